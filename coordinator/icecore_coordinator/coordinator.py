@@ -154,7 +154,7 @@ class Coordinator:
         gains, request = ExpectedGains(clock), self._request
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
-        self._surplus = SurplusCopies(ports)
+        self._surplus = SurplusCopies(ports, self._repairer.is_copying)
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)

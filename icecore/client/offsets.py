@@ -16,6 +16,7 @@ from icecore.client.metadata import Metadata, topic_recreated
 from icecore.client.types import OffsetResult
 from icecore.errors import (
     IcecoreError,
+    InternalError,
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
@@ -251,7 +252,11 @@ class OffsetLookup:
             data_pb2.ListOffsetsResponse,
             timeout_s=_ATTEMPT_S,
         )
-        (found,) = answer.partitions or (data_pb2.ListOffsetsResult(),)
+        if len(answer.partitions) != 1:
+            raise InternalError(
+                f"node {node_id} answered {len(answer.partitions)} partitions, one was asked"
+            )
+        (found,) = answer.partitions
         if (error := convert.error_from_proto(found.error)) is not None:
             raise error
         return found

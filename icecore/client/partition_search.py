@@ -215,7 +215,7 @@ class PartitionSearch:
             message = await cluster.connection.data(
                 address, "Query", request, data_pb2.QueryResponse, timeout_s=ATTEMPT_S
             )
-            self._accept(group, read_answer(question, group, message))
+            self._accept(group, read_answer(question, group, message, count))
         except IcecoreError as error:
             if not error.retriable and not isinstance(error, _HELPED_BY_ANOTHER):
                 raise

@@ -15,6 +15,7 @@ from icecore.errors import (
     ConfigurationError,
     ConflictError,
     IcecoreError,
+    InternalError,
     PositionOvertakenError,
     UnknownTopicError,
 )
@@ -26,6 +27,8 @@ NOWHERE: Final = -1
 """An offset that no position has: whatever is there is to be saved."""
 _PER_CALL: Final = 1_000
 _ATTEMPTS_MAX: Final = 3
+_DIGITS_MAX: Final = 19
+"""A version with more of them is forged: no counter comes so far."""
 
 
 class Place(NamedTuple):
@@ -200,19 +203,29 @@ class SavedPositions:
             admin_pb2.SavePositionsResponse,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
         )
+        if len(answer.outcomes) != len(places):
+            raise InternalError(
+                f"the coordinator answered {len(answer.outcomes)} positions, {len(places)} were "
+                "asked"
+            )
         again: list[Place] = []
         for place, outcome in zip(places, answer.outcomes, strict=True):
             key = (place.topic_id, place.partition)
             error = convert.error_from_proto(outcome.error)
             if error is None:
                 self._known[key] = _Known(place.offset, outcome.version)
-            elif self._is_ours(error):
-                self._known[key] = _Known(NOWHERE, int(error.metadata["version"]))
+            elif (version := self._version_of_ours(error)) is not None:
+                self._known[key] = _Known(NOWHERE, version)
                 again.append(place)
             elif not isinstance(error, UnknownTopicError):
                 refused.append(error)
         return again
 
-    def _is_ours(self, error: IcecoreError) -> bool:
+    def _version_of_ours(self, error: IcecoreError) -> int | None:
+        """Of what this instance has stored itself, if that is what a save was overtaken by."""
         is_overtaken = isinstance(error, PositionOvertakenError)
-        return is_overtaken and error.metadata.get("instance") == str(self._instance)
+        if not is_overtaken or error.metadata.get("instance") != str(self._instance):
+            return None
+        version = error.metadata.get("version", "")
+        is_number = version.isascii() and version.isdecimal() and len(version) <= _DIGITS_MAX
+        return int(version) if is_number else None

@@ -72,8 +72,10 @@ class Answer:
     """... and why."""
 
 
-def read_answer(question: Question, group: Group, message: data_pb2.QueryResponse) -> Answer:
-    """What counts of an answer.
+def read_answer(
+    question: Question, group: Group, message: data_pb2.QueryResponse, count: int
+) -> Answer:
+    """What counts of an answer, in which at most ``count`` records were asked for.
 
     Raises:
         InternalError: The node is broken.
@@ -90,6 +92,7 @@ def read_answer(question: Question, group: Group, message: data_pb2.QueryRespons
     taking_appends = {each.segment_id for each in group.segments if each.end_offset < 0}
     if any(each.sealed and each.segment_id in taking_appends for each in result.segments):
         raise NotLeaderError(f"{who} has sealed the segment that took appends")
+    _check_count(who, result, count)
     records = _records(question, group, result)
     offsets = [*map(_OFFSET, records)]
     _check_order(question, group, offsets)
@@ -167,6 +170,13 @@ def _records(
         if not low <= offset < high:
             raise _not_asked_for(question, group, offset)
     return records
+
+
+def _check_count(who: str, result: data_pb2.QueryPartitionResult, count: int) -> None:
+    """Before anything is made of them: how much a look-up holds is not for a node to say."""
+    sent = len(result.records) + sum(len(each.offsets) // 8 for each in result.columns)
+    if sent > count:
+        raise InternalError(f"{who} answered with {sent} records, at most {count} were asked for")
 
 
 def _check_order(question: Question, group: Group, offsets: list[int]) -> None:

@@ -8,7 +8,7 @@ The lowest of the rooms that run on the loop: it knows none of the others.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from icecore.errors import UnavailableError, WrongClusterError
@@ -21,6 +21,7 @@ from icecore.model import (
     NodeInfo,
     ProducerEpoch,
     ProducerId,
+    SegmentId,
     Token,
 )
 from icecore.process.log import (
@@ -185,6 +186,8 @@ class NodeContext:
     peers: Peers
     producer_fences: ProducerFences
     tasks: Tasks
+    changed: dict[SegmentId, None] = field(default_factory=dict)
+    """See ``LogIo``."""
 
     def checked(self, core: CoreT) -> Checked[CoreT]:
         """How a role steps its core; every core of this node comes through here.
@@ -208,4 +211,4 @@ class NodeContext:
     @property
     def log_io(self) -> LogIo:
         """Where logs are kept."""
-        return LogIo(self.store, self.pool, self.cache)
+        return LogIo(self.store, self.pool, self.cache, self.changed)

@@ -268,7 +268,11 @@ class Node:
             lease=self._lease,
             news=self._news,
             disk_report=DiskReport(
-                context.executor, self._folder, table, context.settings.disk_limits
+                context.executor,
+                self._folder,
+                table,
+                context.changed,
+                context.settings.disk_limits,
             ),
             standing=updates.standing,
             on_update=updates.take,

@@ -13,7 +13,6 @@ from icecore_node.tiering.object_store import (
     ObjectStore,
     ObjectTooShortError,
     check_store,
-    read_whole,
 )
 
 LARGE_BYTES = 20 << 20
@@ -47,14 +46,31 @@ class ObjectStoreConformance:
         assert (await store.head("t/0/a")).size_bytes == 10
         ranges = [(8, 10), (0, 3), (2, 4), (5, 5)]
         assert await store.get_ranges("t/0/a", ranges) == [b"89", b"012", b"23", b""]
-        assert await read_whole(store, "t/0/a", 10) == b"0123456789"
+        assert await store.get_whole("t/0/a", 10) == b"0123456789"
         with pytest.raises(InvalidRequestError, match="10 bytes"):
-            await read_whole(store, "t/0/a", 9)
+            await store.get_whole("t/0/a", 9)
+
+    @pytest.mark.parametrize("length", [0, 1, 1000, 3 << 20])
+    async def test_a_small_object_is_read_whole(self, store: ObjectStore, length: int) -> None:
+        data = os.urandom(length)
+        await store.put_if_absent("t/whole", data)
+        for bytes_max in (length, length + 1, 2 * length + 7):
+            assert await store.get_whole("t/whole", bytes_max) == data
+        if length:
+            with pytest.raises(InvalidRequestError, match=f"{length} bytes, not ≤ {length - 1}"):
+                await store.get_whole("t/whole", length - 1)
+            with pytest.raises(InvalidRequestError, match=f"{length} bytes, not ≤ 0"):
+                await store.get_whole("t/whole", 0)
+        assert await store.get_whole("t/whole", length) == data, "as before"
+        with pytest.raises(ObjectMissingError):
+            await store.get_whole("t", 10)
+        with pytest.raises(InvalidRequestError):
+            await store.get_whole("t/../t/whole", 10)
 
     async def test_an_object_without_bytes(self, store: ObjectStore) -> None:
         await store.put_if_absent("empty", b"")
         assert (await store.head("empty")).size_bytes == 0
-        assert await read_whole(store, "empty", 0) == b""
+        assert await store.get_whole("empty", 0) == b""
 
     async def test_what_is_there_stays(self, store: ObjectStore) -> None:
         await store.put_if_absent("a", b"first")
@@ -62,7 +78,7 @@ class ObjectStoreConformance:
             await store.put_if_absent("a", b"second")
         with pytest.raises(ObjectExistsError):
             await store.put_stream("a", pieces_of(b"third", 2))
-        assert await read_whole(store, "a", 100) == b"first"
+        assert await store.get_whole("a", 100) == b"first"
 
     async def test_one_of_many_writers_wins(self, store: ObjectStore) -> None:
         puts = [store.put_if_absent("race", f"{at}".encode()) for at in range(8)]
@@ -70,7 +86,7 @@ class ObjectStoreConformance:
         winners = [at for at, each in enumerate(found) if each is None]
         assert len(winners) == 1
         assert all(isinstance(each, ObjectExistsError) for each in found if each is not None)
-        assert await read_whole(store, "race", 10) == f"{winners[0]}".encode()
+        assert await store.get_whole("race", 10) == f"{winners[0]}".encode()
 
     @pytest.mark.parametrize(("length", "piece_bytes"), [(LARGE_BYTES, 3 << 20), (7, 2), (1, 1)])
     async def test_a_stream_becomes_one_object(
@@ -78,7 +94,7 @@ class ObjectStoreConformance:
     ) -> None:
         data = os.urandom(length)
         assert await store.put_stream("t/large", pieces_of(data, piece_bytes)) == length
-        assert await read_whole(store, "t/large", length) == data
+        assert await store.get_whole("t/large", length) == data
 
     async def test_a_stream_that_ends_early_leaves_nothing(self, store: ObjectStore) -> None:
         data = bytes(LARGE_BYTES)
@@ -94,7 +110,7 @@ class ObjectStoreConformance:
         with pytest.raises(ObjectMissingError):
             await store.get_ranges("no/such", [(0, 1)])
         with pytest.raises(ObjectMissingError):
-            await read_whole(store, "no/such", 1)
+            await store.get_whole("no/such", 1)
         await store.delete("no/such")
         assert await keys_below(store, "no") == {}
 

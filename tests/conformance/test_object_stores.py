@@ -22,7 +22,6 @@ from icecore_node.tiering.object_store import (
     ObjectStoreSetupError,
     ObjectTooShortError,
     check_store,
-    read_whole,
 )
 from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
@@ -44,6 +43,22 @@ class TestMemory(ObjectStoreConformance):
     async def store(self) -> AsyncIterator[ObjectStore]:
         async with opened(StoreSettings(url="memory:///")) as store:
             yield store
+
+    async def test_a_small_object_is_read_whole_in_one_request(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = list[str]()
+        for name in ("get_async", "head_async", "get_range_async"):
+            real = getattr(obstore, name)
+
+            def counted(*arguments: Any, name: str = name, real: Any = real, **options: Any) -> Any:
+                asked.append(name)
+                return real(*arguments, **options)
+
+            monkeypatch.setattr(obstore, name, counted)
+        await store.put_if_absent("a", b"123")
+        assert await store.get_whole("a", 10) == b"123"
+        assert asked == ["get_async"]
 
 
 class TestLocalFolder(ObjectStoreConformance):
@@ -114,7 +129,7 @@ class TestSimulated(ObjectStoreConformance):
         faults.lost_answers = 1
         with pytest.raises(ObjectStoreBusyError):
             await store.put_if_absent("a", b"12")
-        assert await read_whole(store, "a", 2) == b"12"
+        assert await store.get_whole("a", 2) == b"12"
         faults.untrue_puts = 1
         with pytest.raises(ObjectMissingError):
             await store.put_stream("b", pieces_of(b"1234", 1))
@@ -123,7 +138,7 @@ class TestSimulated(ObjectStoreConformance):
             await store.put_stream("b", pieces_of(b"1234", 1))
         assert bucket.objects["b"] == b"12"
         bucket.alter("a", 1)
-        assert await read_whole(store, "a", 2) == b"1\xcd"
+        assert await store.get_whole("a", 2) == b"1\xcd"
         assert dict(faults.struck) == {
             "refused": 1,
             "lost_answers": 1,
@@ -150,11 +165,11 @@ class TestSimulated(ObjectStoreConformance):
         await store.put_if_absent("a", b"1234")
         await store.put_if_absent("b", b"12")
         bucket.faults.body_s_per_mib = 20_000.0
-        assert await read_whole(store, "a", 4) == b"1234"
+        assert await store.get_whole("a", 4) == b"1234"
         bucket.faults.heal()
         bucket.damage("a", is_removal=False)
         bucket.damage("b", is_removal=True)
-        assert await read_whole(store, "a", 4) != b"1234"
+        assert await store.get_whole("a", 4) != b"1234"
         with pytest.raises(ObjectMissingError):
             await store.head("b")
         await store.delete("b")

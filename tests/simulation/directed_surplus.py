@@ -1,15 +1,17 @@
 """A staged world of copies that there are one too many of: who was away for long comes back.
 
 A fourth machine gets copies of what is sealed while B is down for longer than anybody waits. B
-returns with all it had: one copy of each segment goes. Then the same happens with C, so that who
+returns with all it had: one copy of each segment goes, and what B has of segments that were sealed
+without it. Then the same happens with C, so that who
 has dropped a copy gets one again. Roles are those of ``directed``.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from icecore.model import Acks, Segment, SegmentState
+from icecore.model import Acks, NodeId, SegmentState
+from icecore_coordinator.state.records import strays
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import plan, roles
 from tests.simulation.faults import Fault, Kind, Scene
@@ -39,15 +41,21 @@ class Copies:
 
     def _wrong(self) -> list[str]:
         records = self._world.shells[COORDINATOR].ledger.state.segments.values()
-        sealed = [each.segment for each in records if each.segment.state is SegmentState.SEALED]
-        return [
-            f"R93: segment {each.segment_id} has copies on {each.replicas}, {each.surplus} drop it"
-            for each in sealed
-            if each.surplus or self._up(each) != each.settings.replication_factor
-        ]
+        found = []
+        for record in records:
+            segment = record.segment
+            if segment.state is not SegmentState.SEALED:
+                continue
+            copies, others = self._up(segment.replicas), self._up(strays(record))
+            if segment.surplus or others or copies != segment.settings.replication_factor:
+                found.append(
+                    f"R93: segment {segment.segment_id} has copies on {segment.replicas}, "
+                    f"{segment.surplus} drop it, {strays(record)} have bytes that do not count"
+                )
+        return found
 
-    def _up(self, segment: Segment) -> int:
-        return sum(self._world.is_up(f"node-{each}") for each in segment.replicas)
+    def _up(self, nodes: Iterable[NodeId]) -> int:
+        return sum(self._world.is_up(f"node-{each}") for each in nodes)
 
     async def become_right(self) -> None:
         """All segments have as many as they should on nodes that are up, soon."""

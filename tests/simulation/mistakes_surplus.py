@@ -3,6 +3,7 @@
 from typing import Any
 
 from icecore.model import Segment
+from icecore_coordinator.decisions import surplus_copies
 from icecore_coordinator.work.surplus import SurplusCopies
 from icecore_node.upkeep.deletions import Deletions
 from tests.simulation.mistakes import Mistake, patch
@@ -11,6 +12,11 @@ from tests.simulation.mistakes import Mistake, patch
 def listed_is_enough() -> Mistake:
     """R93: a copy on a node that is down counts as one that is kept."""
     return patch(SurplusCopies, "_is_sound", lambda self, node_id, segment_id: True)
+
+
+def strays_stay() -> Mistake:
+    """R93: bytes that never counted as a copy are nobody's business."""
+    return patch(surplus_copies, "strays", lambda record: [])
 
 
 def dropped_for_ever() -> Mistake:

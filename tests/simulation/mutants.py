@@ -153,6 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(shared.shared_damage_condemns_nobody, "shared_lagging_third", 2),
     Mutant(surplus.listed_is_enough, "one_too_many"),
     Mutant(surplus.dropped_for_ever, "one_too_many"),
+    Mutant(surplus.strays_stay, "one_too_many"),
     Mutant(hand_over.hand_over_drops_first, "shared_smoke"),
     Mutant(hand_over.hand_over_not_synced, "shared_smoke"),
     Mutant(hand_over.extraction_loses_the_last_batch, "shared_smoke"),

@@ -22,6 +22,7 @@ from icecore_node.tiering.object_store import (
     ObjectStoreBusyError,
     ObjectTooShortError,
     check_key,
+    check_length,
 )
 from tests.simulation.process import SimProcess
 
@@ -164,6 +165,14 @@ class SimObjectStore:
         if any(end > len(data) for _, end in ranges):
             raise ObjectTooShortError(f"{key} ends at {len(data)}", key=key)
         return [data[start:end] for start, end in ranges]
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``."""
+        check_key(key)
+        await self._request(len(self._bucket.objects.get(key, b"")))
+        data = self._find(key)
+        check_length(key, len(data), bytes_max)
+        return data
 
     async def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore.head``."""

@@ -23,7 +23,6 @@ from icecore_node.tiering.manifest import (
     TieredDamageError,
     parse_manifest,
 )
-from icecore_node.tiering.object_store import read_whole
 from icecore_node.tiering.stored_settings import SETTINGS_PATH, parse_settings
 from icecore_node.tiering.tiered_segment import open_tiered
 from tests.simulation.cluster import COORDINATOR
@@ -172,7 +171,7 @@ class TieredTopic:
     async def _wrong_copy(self, tier: TierRecord) -> list[str]:
         store = SimObjectStore(self._world.bucket, None)
         try:
-            data = await read_whole(store, copy_name(tier).key(MANIFEST), MANIFEST_BYTES_MAX)
+            data = await store.get_whole(copy_name(tier).key(MANIFEST), MANIFEST_BYTES_MAX)
             manifest = parse_manifest(data, tier.copy.manifest_sha256)
             await open_tiered(store, manifest, _Here()).verify()
         except IcecoreError as error:

@@ -67,7 +67,16 @@ class CountedStore:
         self.length_bytes += sum(map(len, found))
         return found
 
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        self.requests += 1
+        self.by_key[key.rpartition(".")[2]] += 1
+        found = await self.inner.get_whole(key, bytes_max)
+        self.length_bytes += len(found)
+        return found
+
     async def head(self, key: str) -> ObjectInfo:
+        self.requests += 1
+        self.by_key["head"] += 1
         return await self.inner.head(key)
 
 

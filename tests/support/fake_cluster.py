@@ -144,6 +144,7 @@ class FakeCluster:
         self.on_produce: Callable[[int, FakePartition, BatchHeader], Fate] = lambda *_: Fate()
         self.queries: list[data_pb2.QueryRequest] = []
         self.on_query: Callable[[int, data_pb2.QueryResponse], None] = lambda *_: None
+        self.on_offsets: Callable[[data_pb2.ListOffsetsResponse], None] = lambda _: None
         self.before_call: Callable[[int, str], Any] | None = None
         self.calls: list[tuple[int, str]] = []
         self.produce_sizes: list[int] = []
@@ -358,6 +359,7 @@ class FakeCluster:
                         if is_here and not result.found and 1000 + base >= item.timestamp_ms:
                             result.offset, result.found = base, True
                             result.append_timestamp_ms = 1000 + base
+        self.on_offsets(answer)
         return answer.SerializeToString()
 
     # --- coordinator ----------------------------------------------------------------------------

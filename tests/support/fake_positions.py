@@ -19,6 +19,7 @@ class FakePositions:
         self.calls = 0
         self.on_save: Callable[[], IcecoreError | None] = lambda: None
         self.on_saved: Callable[[], IcecoreError | None] = lambda: None
+        self.on_answer: Callable[[admin_pb2.SavePositionsResponse], None] = lambda _: None
 
     def handlers(self) -> dict[str, Any]:
         methods = {"SavePositions": self._save, "ListPositions": self._list}
@@ -46,6 +47,7 @@ class FakePositions:
                 outcome.error.CopyFrom(convert.error_to_proto(refused))
         if (error := self.on_saved()) is not None:
             raise error
+        self.on_answer(answer)
         return answer.SerializeToString()
 
     def _store(self, request: Any, each: Any) -> int:

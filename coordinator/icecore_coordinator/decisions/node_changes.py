@@ -12,6 +12,7 @@ from icecore_coordinator.state.records import (
     NUMBER_JUMP_MAX,
     Change,
     NodeRecord,
+    SegmentRecord,
     updated,
     updated_segment,
 )
@@ -250,6 +251,34 @@ def deletions_confirmed(
         if node_id in state.segments[segment_id].segment.surplus
     )
     return [each for each in dict.fromkeys(chain(deleted, dropped)) if each not in held]
+
+
+def unknown_copies(
+    state: ClusterState, node_id: NodeId, held: dict[SegmentId, HeldReplica]
+) -> list[SegmentId]:
+    """Sealed segments of which the node has bytes that nobody knows of: a recovery or a repair
+    asked it for a copy, and never heard that there is one."""
+    found = []
+    for segment_id in held:
+        record = state.segments.get(segment_id)
+        if record is not None and _is_unknown_holder(record, node_id):
+            found.append(segment_id)
+    return found
+
+
+def note_holder(state: ClusterState, segment_id: SegmentId, node_id: NodeId) -> Change:
+    """The node has bytes of this segment: it is told of it, and may be told to drop them (R93)."""
+    record = state.segments.get(segment_id)
+    if record is None or not _is_unknown_holder(record, node_id):
+        return Change()
+    return Change((updated_segment(record, {}, holders=(*record.holders, node_id)),))
+
+
+def _is_unknown_holder(record: SegmentRecord, node_id: NodeId) -> bool:
+    """Of what lies in object storage alone all bytes on nodes are deleted in another way."""
+    segment = record.segment
+    is_kept = segment.state == SegmentState.SEALED and bool(segment.replicas)
+    return is_kept and node_id not in record.holders
 
 
 def confirm_deletion(

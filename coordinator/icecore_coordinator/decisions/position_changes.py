@@ -85,7 +85,7 @@ def save_positions(
         The change, and what becomes of each save.
 
     Raises:
-        InvalidRequestError: It is no name, or there are too many.
+        InvalidRequestError: It is no name.
         UnknownTopicError: There is no such topic (any more).
     """
     check_name(name)
@@ -95,13 +95,13 @@ def save_positions(
     empty = PositionRecord(topic_id, name, slot_of(saves[0].partition))
     record = state.positions.records.get(empty.key, empty)
     known = {each.partition: each for each in record.positions}
-    new = [each for each in saves if each.partition not in known]
-    if new:
-        _check_room(state, name, len(new))
     outcomes: list[Outcome] = []
     first_version = next_of(state, _VERSIONS).next_value
     for each in saves:
         error = _refusal(topic, each, known)
+        if error is None and each.partition not in known:
+            more = len(known) - len(record.positions) + 1
+            error = _without_room(state, name, f"{topic.name}/{each.partition}", more)
         if error is None:
             stored = known.get(each.partition)
             version = stored.version + 1 if stored is not None else first_version
@@ -117,18 +117,23 @@ def save_positions(
     return Change((replace(record, positions=positions, version=record.version + 1),)), outcomes
 
 
-def _check_room(state: ClusterState, name: str, count: int) -> None:
+def _without_room(
+    state: ClusterState, name: str, where: str, more: int
+) -> InvalidRequestError | None:
+    """Why there is no room for the position of one more partition, which makes ``more`` new ones.
+    Those that are there may move all the same: nobody reads twice what others have no room for."""
     names = state.positions.of_name
-    if state.positions.count + count > POSITIONS_MAX:
-        raise InvalidRequestError(
-            f"a cluster keeps at most {POSITIONS_MAX} saved positions: delete those that nobody "
-            "reads with any more"
+    if state.positions.count + more > POSITIONS_MAX:
+        return InvalidRequestError(
+            f"{where}: a cluster keeps at most {POSITIONS_MAX} saved positions: delete those "
+            "that nobody reads with any more"
         )
     if name not in names and len(names) >= NAMES_MAX:
-        raise InvalidRequestError(
-            f"a cluster keeps positions under at most {NAMES_MAX} names: delete those that nobody "
-            "reads with any more"
+        return InvalidRequestError(
+            f"{where}: a cluster keeps positions under at most {NAMES_MAX} names: delete those "
+            "that nobody reads with any more"
         )
+    return None
 
 
 def _refusal(

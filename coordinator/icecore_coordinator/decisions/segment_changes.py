@@ -175,7 +175,7 @@ def seal(
     is_live = state.is_live_topic(partition.topic_id)
     successor = successor if is_live else None
     is_empty = sealing.end_offset == segment.base_offset
-    if is_empty and successor is None and (is_live or not _is_start_known(state, segment)):
+    if is_empty and successor is None and (is_live or awaits_topic(state, segment)):
         raise NotEnoughReplicasError("an empty segment stays until its successor can be opened")
     is_lost = sealing.is_lossy and not sealing.replicas
     if not is_empty and not is_lost and len(sealing.replicas) < segment.settings.min_insync:
@@ -206,6 +206,12 @@ def seal(
     if is_empty:
         return change + drop([record], now_ms)
     return change + _sealed(record, sealing, state.counted_ms)
+
+
+def awaits_topic(state: ClusterState, empty: Segment) -> bool:
+    """Whether an empty segment stays until its deleted topic is back: its replicas alone know the
+    producers at its base."""
+    return not state.is_live_topic(empty.topic_id) and not _is_start_known(state, empty)
 
 
 def _is_start_known(state: ClusterState, segment: Segment) -> bool:

@@ -84,7 +84,7 @@ class ClusterState:
     thin: dict[SegmentId, None] = field(default_factory=dict)
     """SEALED segments with fewer replicas than their replication factor,"""
     thick: dict[SegmentId, None] = field(default_factory=dict)
-    """and those with more."""
+    """and those with more, verified or not."""
     dropping: dict[SegmentId, None] = field(default_factory=dict)
     """Of which some node is to drop a copy."""
     segments_of_partition: dict[PartitionKey, dict[SegmentId, None]] = field(default_factory=dict)

@@ -441,7 +441,17 @@ def is_under_replicated(record: SegmentRecord) -> bool:
 
 
 def is_over_replicated(record: SegmentRecord) -> bool:
-    """Sealed, with more verified copies than the replication factor."""
+    """Sealed, with more copies than the replication factor, of which that many are verified."""
     segment = record.segment
-    is_sealed = segment.state == SegmentState.SEALED
-    return is_sealed and len(segment.replicas) > segment.settings.replication_factor
+    if segment.state != SegmentState.SEALED:
+        return False
+    over = len(segment.replicas) - segment.settings.replication_factor
+    return over > 0 or (over == 0 and bool(strays(record)))
+
+
+def strays(record: SegmentRecord) -> list[NodeId]:
+    """Who may have bytes of a sealed segment that do not count: those of a follower that was
+    behind, or of a copy that failed. Where records were given up all bytes are worth having."""
+    segment = record.segment
+    counted = (*segment.replicas, *segment.surplus)
+    return [] if segment.lossy else [each for each in record.holders if each not in counted]

@@ -21,8 +21,10 @@ from icecore_coordinator.decisions.node_changes import (
     confirm_deletion,
     deletions_confirmed,
     lost_copies,
+    note_holder,
     register,
     shrunk_logs,
+    unknown_copies,
 )
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
@@ -129,7 +131,8 @@ class Admission:
         return with_new_disk(state, change)
 
     async def _judge_inventory(self, node_id: NodeId, known: Registered) -> None:
-        """Stop counting copies the node has lost, and remember the deletions it carried out."""
+        """Stop counting copies the node has lost, and remember the deletions it carried out, and
+        what it has that nobody knows of."""
         state = self._ledger.state
         lost = lost_copies(state, node_id, known.held, is_disk_unknown=known.is_disk_unknown)
         gone = deletions_confirmed(state, node_id, known.held)
@@ -141,4 +144,8 @@ class Admission:
         )
         await self._ledger.decide_each(
             gone, lambda state, each: confirm_deletion(state, each, [node_id])
+        )
+        await self._ledger.decide_each(
+            unknown_copies(state, node_id, known.held),
+            lambda state, each: note_holder(state, each, node_id),
         )

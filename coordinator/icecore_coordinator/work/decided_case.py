@@ -47,7 +47,8 @@ class DecidedCase:
         return (self.segment.topic_id, self.segment.partition)
 
     @property
-    def _is_empty(self) -> bool:
+    def is_empty(self) -> bool:
+        """Whether there is nothing in it."""
         return self.end.end_offset == self.segment.base_offset
 
     # --- the copies -------------------------------------------------------------------------------
@@ -94,12 +95,12 @@ class DecidedCase:
     def is_written(self) -> bool:
         """Whether enough copies hold all of it to seal it."""
         return (
-            self._is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
+            self.is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
         )
 
     def targets(self, state: ClusterState, live: Liveness) -> list[NodeId]:
         """Live replicas besides the donor; fresh nodes too when there are fewer than min_insync."""
-        if self._is_empty:
+        if self.is_empty:
             return []
         up = [n for n in self.segment.replicas if n != self.end.donor and live.is_live(n)]
         missing = self.segment.settings.min_insync - 1 - len(up)

@@ -65,9 +65,7 @@ to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from icecore.errors import (
-    IcecoreError,
-)
+from icecore.errors import IcecoreError
 from icecore.model import (
     NodeId,
     Segment,
@@ -77,7 +75,12 @@ from icecore.model import (
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.lossy_changes import begin_unclean
-from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
+from icecore_coordinator.decisions.segment_changes import (
+    Opening,
+    awaits_topic,
+    seal,
+    start_recovery,
+)
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -140,6 +143,8 @@ class Recovery:
         self._case_calls = CaseCalls(ports)
         self._losses = TotalLosses(ports)
         self._requested: dict[SegmentId, None] = {}
+        self._resting: set[SegmentId] = set()
+        """Empty ones of deleted topics, which stay as they are until their topic is back."""
 
     def request(self, segment_id: SegmentId) -> None:
         """Also of a leader that is well; whoever asks for it sees again that it is needed."""
@@ -162,8 +167,11 @@ class Recovery:
         asked_for = filter(self._may_recover, (*self._requested, *self._copies.shut_out))
         found.update(dict.fromkeys(asked_for))
         due = [each for each in found if self.backoff.is_due(each)]
+        self._resting.intersection_update(deleted)
         room = DELETED_AT_ONCE - sum(self.backoff.is_taken(each) for each in deleted)
-        unhurried = [each for each in deleted if self.backoff.is_due(each)]
+        unhurried = [
+            each for each in deleted if each not in self._resting and self.backoff.is_due(each)
+        ]
         return self.backoff.in_turn(due) + unhurried[: max(0, room)]
 
     def _has_leader(self, segment_ids: Iterable[SegmentId]) -> bool:
@@ -207,7 +215,7 @@ class Recovery:
                 if is_done:
                     self._requested.pop(segment_id, None)
                     self._case_calls.forget(segment_id)
-                self.backoff.release(segment_id, is_done=is_done)
+                self.backoff.release(segment_id, is_done=is_done or segment_id in self._resting)
             event(
                 _log,
                 logging.INFO,
@@ -448,6 +456,8 @@ class Recovery:
                     segment_id=case.segment_id,
                     error=result,
                 )
+                if case.is_empty and awaits_topic(self._ledger.state, case.segment):
+                    self._resting.add(case.segment_id)
                 continue
             self.count += 1
             opening = openings.get(case.key)

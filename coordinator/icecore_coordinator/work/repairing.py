@@ -57,6 +57,8 @@ class Repairer:
         self._clock = ports.clock
         self._timing = ports.timing
         self._backoff: Backoff[SegmentId] = Backoff(ports.clock)
+        self._copying: set[tuple[NodeId, SegmentId]] = set()
+        """Targets of what is under way."""
         self._tries: dict[SegmentId, int] = {}
         """How often a copy of it has failed: each time another donor, then another target is asked.
         """
@@ -160,12 +162,17 @@ class Repairer:
         count = len(self._ledger.state.segments_of_node.get(node_id, ()))
         return (node_id not in record.holders, count, node_id)
 
+    def is_copying(self, node_id: NodeId, segment_id: SegmentId) -> bool:
+        """Whether a copy is being made there, or was made and does not count yet."""
+        return (node_id, segment_id) in self._copying
+
     async def repair(self) -> None:
         """Make the copies that are due; on its own, for a copy may take minutes."""
         segments = self._ledger.state.segments
         self._tries = {key: tries for key, tries in self._tries.items() if key in segments}
         repairs = self.repairs()
         self._backoff.take(each.segment.segment_id for each in repairs)
+        self._copying.update((each.target, each.segment.segment_id) for each in repairs)
         grouped = by_node((each.target, each) for each in repairs)
         await asyncio.gather(*(self._copy(target, mine) for target, mine in grouped.items()))
 
@@ -203,6 +210,7 @@ class Repairer:
             finished = {repair.segment.segment_id for repair, _ in done}
             for repair in repairs:
                 segment_id = repair.segment.segment_id
+                self._copying.discard((target, segment_id))
                 self._backoff.release(segment_id, is_done=segment_id in finished)
                 self._count_tries(segment_id, is_done=segment_id in finished)
 

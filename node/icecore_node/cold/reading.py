@@ -43,7 +43,6 @@ from icecore_node.tiering.object_store import (
     ObjectMissingError,
     ObjectStore,
     ObjectTooShortError,
-    read_whole,
 )
 from icecore_node.tiering.row_batches import ROW_COLUMNS, RowBatches
 from icecore_node.tiering.tiered_segment import TieredSegment, open_tiered
@@ -256,7 +255,7 @@ class ColdReading:
 
         async def read() -> bytes:
             try:
-                data = await read_whole(parts.store, key, MANIFEST_BYTES_MAX)
+                data = await parts.store.get_whole(key, MANIFEST_BYTES_MAX)
             except (ObjectMissingError, ObjectTooShortError, InvalidRequestError) as error:
                 raise TieredDamageError(error.message, key=key) from error
             note_request(len(data))

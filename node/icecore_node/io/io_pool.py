@@ -22,7 +22,7 @@ run before it, so it sees a log whose appends are all durable.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
@@ -332,6 +332,8 @@ class LogIo:
     store: Store
     pool: IoPool
     cache: TailCache
+    changed: dict[SegmentId, None] = field(default_factory=dict)
+    """Whose durable end, or what it counts for, may have changed since beats told of it."""
 
 
 def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:

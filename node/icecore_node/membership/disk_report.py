@@ -7,7 +7,8 @@ synced write of the folder every two seconds, whatever the load.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Protocol
 
 from icecore.errors import IcecoreError
 from icecore.model import SegmentId
@@ -22,13 +23,23 @@ _log = logging.getLogger(__name__)
 BEATS_PER_REPORT = 4
 
 
+class Replicas(Protocol):
+    """Those of a node."""
+
+    def __iter__(self) -> Iterator[Replica]: ...
+
+    def get(self, segment_id: SegmentId) -> Replica | None:
+        """None of a segment that is not here."""
+
+
 class DiskReport:
     """Fills in the part of heartbeats that describes the disk.
 
     Args:
         executor: Runs what writes the folder.
         folder: Keeps the counter.
-        replicas: All of the node; read at each beat.
+        replicas: All of the node; read when a stream begins.
+        changed: Those to look at again since; they leave it when they are told.
         limits: How full the disk may get.
     """
 
@@ -36,22 +47,26 @@ class DiskReport:
         self,
         executor: Executor,
         folder: Folder,
-        replicas: Iterable[Replica],
+        replicas: Replicas,
+        changed: dict[SegmentId, None],
         limits: DiskLimits,
     ) -> None:
         self._executor = executor
         self._folder = folder
         self._replicas = replicas
+        self._changed = changed
         self._limits = limits
         self._wants_room = False
         self._beats = 0
         self._told: dict[SegmentId, int] = {}
-        """By segment: the end as this stream's beats told it."""
+        """By segment: the end as this stream's beats told it, of each log that has one to tell."""
+        self._is_begun = False
 
     def begin(self) -> None:
         """A new stream: whoever hears it may know nothing."""
         self._beats = 0
         self._told = {}
+        self._is_begun = False
 
     def measured(self, beat: coordinator_pb2.HeartbeatRequest, used: int, free: int) -> None:
         """Add what the disk looks like, and how much is to be freed of it, in bytes."""
@@ -68,12 +83,27 @@ class DiskReport:
             beat.disk_counter = await self._executor.run_first(self._folder.raise_disk_counter)
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
-        ends = {
-            each.segment_id: each.log.durable_tail.end_offset
-            for each in self._replicas
-            if each.life.is_intact and not each.sealed and each.base_offset >= 0
-        }
-        for segment_id, end_offset in ends.items():
-            if self._told.get(segment_id) != end_offset:
+        for segment_id, replica in self._suspects().items():
+            end_offset = _open_end(replica)
+            if end_offset is None:
+                self._told.pop(segment_id, None)
+            elif self._told.get(segment_id) != end_offset:
+                self._told[segment_id] = end_offset
                 beat.durable_ends.add(segment_id=segment_id, durable_end_offset=end_offset)
-        self._told = ends
+
+    def _suspects(self) -> dict[SegmentId, Replica | None]:
+        """What may be other than it was told: on a node with very many replicas few of them."""
+        if self._is_begun:
+            found = {each: self._replicas.get(each) for each in self._changed}
+        else:
+            found = {each.segment_id: each for each in self._replicas}
+        self._is_begun = True
+        self._changed.clear()
+        return found
+
+
+def _open_end(replica: Replica | None) -> int | None:
+    """How far a log that counts and is not sealed is durable; None of any other."""
+    if replica is None or not replica.life.is_intact or replica.sealed or replica.base_offset < 0:
+        return None
+    return replica.log.durable_tail.end_offset

@@ -214,6 +214,7 @@ class ReplicaTable:
         """A replica was created, confirmed, or found at start-up. One log has one owner."""
         known = self._replicas.setdefault(replica.segment_id, replica)
         assert known is replica, f"segment {replica.segment_id} is here already"
+        replica.log.note_change()
         if replica.base_offset >= 0:
             self.of(*replica.partition_key).place(replica)
 

@@ -79,6 +79,8 @@ class Orders:
         """Newest last."""
         self._dropped: dict[SegmentId, int] = {}
         """And by which version of the record; newest last."""
+        self._copied: dict[SegmentId, int] = {}
+        """The same of copies that were made, or found whole."""
 
     @asynccontextmanager
     async def alone(self, *segment_ids: SegmentId) -> AsyncIterator[None]:
@@ -149,6 +151,18 @@ class Orders:
         self._dropped[segment_id] = version
         if len(self._dropped) > DELETED_KEPT_MAX:
             del self._dropped[next(iter(self._dropped))]
+
+    def note_copied(self, segment_id: SegmentId, version: int) -> None:
+        """A copy is here by this version of the record, and counts from now on: an older one that
+        has it dropped holds no longer (R93)."""
+        self._copied.pop(segment_id, None)
+        self._copied[segment_id] = version
+        if len(self._copied) > DELETED_KEPT_MAX:
+            del self._copied[next(iter(self._copied))]
+
+    def was_copied(self, segment_id: SegmentId, version: int) -> bool:
+        """Whether this process was to have a copy since the record had this version."""
+        return version < self._copied.get(segment_id, -1)
 
     def was_dropped(self, segment_id: SegmentId, version: int) -> bool:
         """Whether this process has dropped its copy since the record had this version."""

@@ -135,6 +135,7 @@ class Replica:
             ended, self.role = self.role, None
         self.life = after
         self._keep_promise()
+        self.log.note_change()
         self._check()
         if ended is not None:
             _end(ended, event)

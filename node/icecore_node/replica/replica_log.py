@@ -68,6 +68,11 @@ class ReplicaLog:
         self.tail = tail
         self.durable_tail = tail
         """The tail as far as it is fsynced; behind ``tail`` while appends are under way."""
+        self._changed = io.changed
+
+    def note_change(self) -> None:
+        """Where the log ends durably, or what it counts for, may be another from now on."""
+        self._changed[self._segment_id] = None
 
     @property
     def producers(self) -> ProducerTable:
@@ -116,6 +121,7 @@ class ReplicaLog:
     def became_durable(self, tail: LogTail) -> None:
         """A group of appends is on disk, through this tail."""
         self.durable_tail = tail
+        self._changed[self._segment_id] = None  # as ``note_change``, once per group of appends
         self._check()
 
     def note_watermark(self, high_watermark: int) -> None:
@@ -160,6 +166,7 @@ class ReplicaLog:
         """
         store, run = self._io.store, self.worker.run
         tail = self.durable_tail = await run(store.truncate, self._segment_id, end_offset)
+        self.note_change()
         self._producers = await run(producers_at, store, self._segment_id, end_offset)
         known = self.tail.max_known_high_watermark
         self.tail = tail

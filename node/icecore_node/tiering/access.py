@@ -25,7 +25,6 @@ from icecore_node.tiering.object_store import (
     ObjectStore,
     ObjectStoreSetupError,
     check_store,
-    read_whole,
 )
 from icecore_node.tiering.ports import Table, TierPorts
 
@@ -117,7 +116,7 @@ class TierAccess:
         mine = marker_of(self._cluster_id)
         with contextlib.suppress(ObjectExistsError):
             await store.put_if_absent(MARKER_KEY, mine)
-        found = await read_whole(store, MARKER_KEY, MARKER_BYTES_MAX)
+        found = await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX)
         if found == mine:
             if not self._is_proved:
                 await check_store(store, f"{self._cluster_id.hex()}-{self._rng.bytes(8).hex()}")

@@ -28,7 +28,6 @@ from icecore_node.tiering.object_store import (
     ObjectInfo,
     ObjectMissingError,
     ObjectStore,
-    read_whole,
 )
 from icecore_node.tiering.stored_settings import (
     SETTINGS_BYTES_MAX,
@@ -71,6 +70,13 @@ class CountingStore:
         self.requests += 1
         found = await self._store.get_ranges(key, ranges)
         self.length_bytes += sum(map(len, found))
+        return found
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``."""
+        self.requests += 1
+        found = await self._store.get_whole(key, bytes_max)
+        self.length_bytes += len(found)
         return found
 
     async def head(self, key: str) -> ObjectInfo:
@@ -196,7 +202,7 @@ async def read_bucket(store: ObjectStore, topic_ids: Sequence[bytes] = ()) -> Bu
 
 async def _owner(store: ObjectStore) -> str:
     try:
-        return owner_of(await read_whole(store, MARKER_KEY, MARKER_BYTES_MAX))
+        return owner_of(await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX))
     except ObjectMissingError:
         return ""
 
@@ -225,7 +231,7 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
 async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
     for key in sorted(topic.settings_keys, reverse=True):
         try:
-            data = await read_whole(store, key, SETTINGS_BYTES_MAX)
+            data = await store.get_whole(key, SETTINGS_BYTES_MAX)
             topic.settings = parse_settings(data, topic.topic_id)["settings"]
             return
         except (TieredDamageError, InvalidRequestError, ObjectMissingError) as error:
@@ -234,7 +240,7 @@ async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
 
 async def _read_manifest(store: ObjectStore, topic: TopicObjects, key: str) -> None:
     try:
-        data = await read_whole(store, key, MANIFEST_BYTES_MAX)
+        data = await store.get_whole(key, MANIFEST_BYTES_MAX)
         manifest = parse_manifest(data)
         if manifest.key != key:
             raise TieredDamageError(f"it is the manifest of {manifest.key}")

@@ -29,6 +29,10 @@ class GuardedStore:
         """See ``ObjectStore.get_ranges``."""
         return await self._access.store.get_ranges(key, ranges)
 
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``."""
+        return await self._access.store.get_whole(key, bytes_max)
+
     async def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore.head``."""
         return await self._access.store.head(key)

@@ -27,8 +27,8 @@ __all__ = [
     "ObjectStoreSetupError",
     "ObjectTooShortError",
     "check_key",
+    "check_length",
     "check_store",
-    "read_whole",
 ]
 
 KEY_CHARACTERS_MAX: Final = 512
@@ -107,6 +107,15 @@ class ObjectStore(Protocol):
         """
         ...
 
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """A small object as it is stored, in one request.
+
+        Raises:
+            ObjectMissingError: It is not there.
+            InvalidRequestError: It is longer than ``bytes_max``.
+        """
+        ...
+
     async def head(self, key: str) -> ObjectInfo:
         """What is there. Raises ObjectMissingError."""
         ...
@@ -128,20 +137,10 @@ def check_key(key: str) -> None:
         raise InvalidRequestError(f"no key of an object: {key[:80]!r}")
 
 
-async def read_whole(store: ObjectStore, key: str, bytes_max: int) -> bytes:
-    """A small object as it is stored.
-
-    Raises:
-        ObjectMissingError: It is not there.
-        InvalidRequestError: It is longer than ``bytes_max``.
-    """
-    size = (await store.head(key)).size_bytes
-    if size > bytes_max:
-        raise InvalidRequestError(f"{key} has {size} bytes, not ≤ {bytes_max}")
-    if not size:
-        return b""
-    [data] = await store.get_ranges(key, [(0, size)])
-    return data
+def check_length(key: str, size_bytes: int, bytes_max: int) -> None:
+    """Raise InvalidRequestError for an object that is longer than whoever reads it expects."""
+    if size_bytes > bytes_max:
+        raise InvalidRequestError(f"{key} has {size_bytes} bytes, not ≤ {bytes_max}")
 
 
 async def check_store(store: ObjectStore, probe_id: str) -> None:
@@ -159,7 +158,7 @@ async def check_store(store: ObjectStore, probe_id: str) -> None:
     try:
         await store.put_if_absent(key, content)
         step = "read"
-        if await read_whole(store, key, len(content)) != content:
+        if await store.get_whole(key, len(content)) != content:
             raise ObjectStoreError("it returns other bytes than were put")
         step = "list"
         async for _ in store.list(PROBE_PREFIX):

@@ -34,6 +34,7 @@ from icecore_node.tiering.object_store import (
     ObjectMissingError,
     ObjectTooShortError,
     check_key,
+    check_length,
 )
 from icecore_node.tiering.store_errors import LIBRARY_ERRORS, translated
 
@@ -153,6 +154,20 @@ class ObstoreStore:
             raise translated(error, key) from error
         if len(data) != end - start:
             raise ObjectTooShortError(f"{key} ends at {start + len(data)}, not {end}", key=key)
+        return data
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``. How long it is comes before its body."""
+        check_key(key)
+        try:
+            found = await obstore.get_async(self._store, key)
+            size_bytes: int = found.meta["size"]
+            check_length(key, size_bytes, bytes_max)
+            data = bytes(await found.bytes_async())
+        except LIBRARY_ERRORS as error:
+            raise translated(error, key) from error
+        if len(data) != size_bytes:
+            raise ObjectTooShortError(f"{key} ends at {len(data)}, not {size_bytes}", key=key)
         return data
 
     async def head(self, key: str) -> ObjectInfo:

@@ -25,7 +25,6 @@ from icecore_node.tiering.object_store import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectStore,
-    read_whole,
 )
 
 VERSION: Final = 1
@@ -144,7 +143,7 @@ class SettingsKeeper:
     ) -> bool:
         """By this object: it is of this alteration, or of a later one."""
         try:
-            data = await read_whole(store, settings_key(topic_id, number), SETTINGS_BYTES_MAX)
+            data = await store.get_whole(settings_key(topic_id, number), SETTINGS_BYTES_MAX)
             found = parse_settings(data, topic_id)
         except (ObjectMissingError, InvalidRequestError, TieredDamageError):
             return False

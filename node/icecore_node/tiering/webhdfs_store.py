@@ -38,6 +38,7 @@ from icecore_node.tiering.object_store import (
     ObjectStoreSetupError,
     ObjectTooShortError,
     check_key,
+    check_length,
 )
 from icecore_node.tiering.obstore_store import PART_BYTES, StoreSettings, coalesced, cut
 
@@ -101,6 +102,11 @@ class WebHdfsStore:
         spans = coalesced(ranges)
         parts = await asyncio.gather(*(self._run(key, self._read, key, *span) for span in spans))
         return cut(spans, parts, ranges)
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``."""
+        check_key(key)
+        return await self._run(key, self._whole, key, bytes_max)
 
     async def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore.head``."""
@@ -191,6 +197,19 @@ class WebHdfsStore:
                 raise
         if len(data) != end - start:
             raise ObjectTooShortError(f"{key} ends at {start + len(data)}, not {end}", key=key)
+        return data
+
+    def _whole(self, key: str, bytes_max: int) -> bytes:
+        """One byte more than may be there shows that it is longer."""
+        path = self._path(key)
+        try:
+            data: bytes = self._call("OPEN", "get", path, offset=0, length=bytes_max + 1).content
+        except RuntimeError:
+            if self._size(key):  # of an empty file some versions have no first byte
+                raise
+            return b""
+        if len(data) > bytes_max:
+            check_length(key, self._size(key), bytes_max)
         return data
 
     def _size(self, key: str) -> int:

@@ -18,7 +18,7 @@ from icecore_node.tiering.manifest import (
     StoredObject,
     TieredDamageError,
 )
-from icecore_node.tiering.object_store import ObjectExistsError, ObjectStore, read_whole
+from icecore_node.tiering.object_store import ObjectExistsError, ObjectStore
 from icecore_node.tiering.tiered_segment import open_tiered
 
 STEP_BYTES: Final = 32 << 20
@@ -149,7 +149,7 @@ class CopyWriter:
         # If it exists, a request of ours put it whose answer was lost; else that is found now.
         with contextlib.suppress(ObjectExistsError):
             await self.store.put_if_absent(key, data)
-        if await read_whole(self.store, key, MANIFEST_BYTES_MAX) != data:
+        if await self.store.get_whole(key, MANIFEST_BYTES_MAX) != data:
             raise TieredDamageError(f"{key} is not what was put")
 
 

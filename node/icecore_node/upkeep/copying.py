@@ -139,6 +139,7 @@ class SegmentCopier:
                     await self._seals.finish(replica, sealed)
                 except NotAsSealed as error:
                     raise InvalidRequestError(str(error)) from error
+                self._orders.note_copied(replica.segment_id, asked.segment.version)
             return await self._report(replica, asked.segment)
         if asked.donor_address:
             self._damage.report_dispute(replica, f"not the donor's log at {end_offset}")

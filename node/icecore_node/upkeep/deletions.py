@@ -97,6 +97,8 @@ class Deletions:
 
     def _is_newer(self, record: Segment) -> bool:
         """Whether what is here was given another record than this one."""
+        if self._orders.was_copied(record.segment_id, record.version):
+            return True
         replica = self._table.get(record.segment_id)
         known = replica.segment if replica is not None else record
         return known is None or known.version != record.version

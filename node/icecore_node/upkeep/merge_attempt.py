@@ -24,7 +24,6 @@ from icecore_node.tiering.merged_segment import (
     SourceDigests,
     check_sources,
 )
-from icecore_node.tiering.object_store import read_whole
 from icecore_node.tiering.parquet_object import ParquetEncoder
 from icecore_node.tiering.tiered_segment import TieredSegment
 from icecore_node.upkeep.copy_writer import PART_BYTES, CopyWriter, Uploaded
@@ -90,7 +89,7 @@ class MergeAttempt:
 
     async def _manifest(self, copy: PublishedCopy) -> Manifest:
         key = copy.name.key(MANIFEST)
-        data = await read_whole(self._writer.store, key, MANIFEST_BYTES_MAX)
+        data = await self._writer.store.get_whole(key, MANIFEST_BYTES_MAX)
         return await self._writer.step(parse_published, data, copy)
 
     async def _rows(

@@ -29,7 +29,6 @@ from icecore_node.tiering.manifest import (
     PublishedCopy,
     parse_published,
 )
-from icecore_node.tiering.object_store import read_whole
 from icecore_node.tiering.stored_settings import (
     SettingsKeeper,
     StoredSettings,
@@ -138,7 +137,7 @@ class TierTables:
     async def _file(self, copy: PublishedCopy) -> TableFile | None:
         """What its manifest says; None of one without rows."""
         key = copy.name.key(MANIFEST)
-        data = await read_whole(self._access.store, key, MANIFEST_BYTES_MAX)
+        data = await self._access.store.get_whole(key, MANIFEST_BYTES_MAX)
         manifest = await self._context.executor.run(parse_published, data, copy)
         found = table_file(manifest)
         if found is None:

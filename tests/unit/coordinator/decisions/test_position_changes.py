@@ -113,12 +113,27 @@ def test_what_is_no_name_is_refused(state: Cluster, name: str) -> None:
 def test_positions_and_names_are_bounded(state: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     save(state, (0, 10, 0))
     monkeypatch.setattr(position_changes, "NAMES_MAX", 1)
-    with pytest.raises(InvalidRequestError, match="at most 1 names"):
-        save(state, (0, 10, 0), name="other")
+    [error] = save(state, (0, 10, 0), name="other")
+    assert isinstance(error, InvalidRequestError) and "at most 1 names" in str(error)
     monkeypatch.setattr(position_changes, "POSITIONS_MAX", 1)
-    with pytest.raises(InvalidRequestError, match="at most 1 saved positions"):
-        save(state, (1, 10, 0))
+    [error] = save(state, (0, 10, 0), name="other")
+    assert isinstance(error, InvalidRequestError) and "at most 1 saved positions" in str(error)
     assert save(state, (0, 11, 1)) == [2], "what is there may move"
+    assert stored(state) == {0: (11, 2)} and state.positions.count == 1
+
+
+def test_a_new_position_without_room_spares_what_is_there(
+    state: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(state, create_topic(state, state.live, "wide", OTHER, 5, SETTINGS))
+    save(state, (0, 10, 0), (3, 10, 0), topic_id=OTHER)
+    monkeypatch.setattr(position_changes, "POSITIONS_MAX", 3)
+    asked = (0, 11, 1), (1, 5, 0), (2, 5, 0), (3, 11, 1), (4, 5, 9)
+    outcomes = save(state, *asked, topic_id=OTHER)
+    kinds = [each if isinstance(each, int) else type(each) for each in outcomes]
+    assert kinds == [2, 1, InvalidRequestError, 2, PositionOvertakenError]
+    assert "wide/2" in str(outcomes[2]), "the one that found no room is named"
+    assert stored(state) == {0: (11, 2), 1: (5, 1), 3: (11, 2)}
 
 
 # --- topics that go -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,10 +11,11 @@ import pytest
 from icecore.model import KEEP_ALL, Incarnation, NodeId, NodeState, SegmentId, SegmentState
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import Timing
-from icecore_coordinator.decisions.topic_deletion import delete_topic
+from icecore_coordinator.decisions.topic_deletion import delete_topic, undelete_topic
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_calls import Written
+from icecore_coordinator.state.records import Change, updated_segment
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -102,6 +104,53 @@ async def test_a_tail_whose_leader_is_gone_is_recovered(world: World) -> None:
 async def test_what_a_deleted_topic_keeps_is_ended(world: World) -> None:
     recovery, segment_id = await opened(world)
     await world.ledger.decide(lambda state: delete_topic(state, "events", b"", 0))
+    assert recovery.needed() == [segment_id]
+
+
+async def keep_empty_tail(world: World) -> None:
+    """Behind ten records that lie in object storage only; then delete the topic."""
+    (tail,) = world.state.segments.values()
+    fields = {"state": SegmentState.SEALED, "end_offset": 10, "replicas": (), "is_tiered": True}
+    before = tail.segment.changed(segment_id=SegmentId(999), version=1, **fields)
+    first = replace(tail, segment=before)
+    moved = updated_segment(tail, {"base_offset": 10})
+    await world.ledger.decide(lambda _: Change((moved, first)))
+    await world.ledger.decide(lambda state: delete_topic(state, "events", b"", 0))
+
+
+async def test_an_empty_tail_that_only_knows_the_producers_waits_for_its_topic(
+    world: World,
+) -> None:
+    """It can't go, and nothing opens behind it: each round would ask every node in vain."""
+    _, segment_id = await opened(world)
+    calls = Holders()
+    recovery = recovery_of(world.ledger, world, calls)
+    await keep_empty_tail(world)
+    assert recovery.needed() == [segment_id]
+    await recovery.recover(recovery.needed())
+    assert world.state.segments[SegmentId(segment_id)].segment.state is SegmentState.RECOVERING
+    recovery._clock.now += GRACE_MS  # type: ignore[attr-defined]
+    assert recovery.needed() == [] and not recovery.backoff.is_waiting
+    await world.ledger.decide(lambda state: undelete_topic(state, "events", b"")[0])
+    assert recovery.needed() == [segment_id], "at once"
+    await world.ledger.decide(lambda state: delete_topic(state, "events", b"", 0))
+    assert recovery.needed() == [segment_id], "who knows what it had meanwhile"
+
+
+async def test_a_tail_of_a_deleted_topic_that_could_not_be_sealed_is_tried_again(
+    world: World,
+) -> None:
+    _, segment_id = await opened(world)
+    calls = Holders()
+    calls.is_done.set()
+    recovery = recovery_of(world.ledger, world, calls)
+    await world.ledger.decide(lambda state: delete_topic(state, "events", b"", 0))
+    for node_id in ALL:  # so that nobody copies from the donor
+        world.live.note(node_id, state=NodeState.DOWN, is_connected=False)
+    await recovery.recover(recovery.needed())
+    assert world.state.segments[SegmentId(segment_id)].segment.state is SegmentState.RECOVERING
+    assert recovery.backoff.is_waiting
+    recovery._clock.now += GRACE_MS  # type: ignore[attr-defined]
     assert recovery.needed() == [segment_id]
 
 

@@ -49,7 +49,8 @@ class Cluster(Audited):
             clock=self.clock,
             timing=Timing(roll_up_wait_ms=WAIT_MS),
         )
-        self.surplus = SurplusCopies(ports)
+        self.copying: set[tuple[int, int]] = set()
+        self.surplus = SurplusCopies(ports, lambda *copy: copy in self.copying)
         commit(self.state, Change((registered(4, 14),)))
         self.streams[4] = self.connect(4)
         self.sealed = [roll(self.state) for _ in range(segments)]
@@ -93,6 +94,43 @@ async def test_a_damaged_copy_keeps_all_others() -> None:
     beat = pb.HeartbeatRequest(unknown_segment_ids=cluster.sealed)
     cluster.sessions.beat(cluster.streams[2], beat)
     assert await cluster.dropped() == []
+
+
+async def test_a_node_that_is_away_keeps_its_copy_when_another_one_is_damaged() -> None:
+    """Else it would drop a good one once it is back, and there were too few."""
+    cluster = Cluster()
+    cluster.wait()
+    (segment_id,) = await cluster.dropped()
+    (dropping,) = segment(cluster.state).surplus
+    cluster.kill(dropping)
+    await cluster.surplus.look()
+    assert segment(cluster.state).surplus == (dropping,), "there are enough without it"
+    other = segment(cluster.state).replicas[0]
+    beat = pb.HeartbeatRequest(unknown_segment_ids=cluster.sealed)
+    cluster.sessions.beat(cluster.streams[other], beat)
+    cluster.copying.add((dropping, segment_id))
+    await cluster.surplus.look()
+    assert segment(cluster.state).surplus == (dropping,), "an older copy must not count"
+    cluster.copying.clear()
+    await cluster.surplus.look()
+    assert segment(cluster.state).surplus == ()
+    assert segment(cluster.state).replicas.count(dropping) == 0
+
+
+async def test_a_node_that_is_away_keeps_its_copy_when_another_node_is_lost() -> None:
+    cluster = Cluster()
+    cluster.wait()
+    await cluster.dropped()
+    (dropping,) = segment(cluster.state).surplus
+    cluster.kill(dropping)
+    cluster.kill(segment(cluster.state).replicas[0])
+    await cluster.surplus.look()
+    assert segment(cluster.state).surplus, "it may be back in a moment"
+    up = [stream for node, stream in cluster.streams.items() if cluster.live.is_live(node)]
+    for _ in range(int(Timing().lost_replica_grace_ms / 1000) + 1):
+        cluster.pass_ms(1_000, *up)
+    await cluster.surplus.look()
+    assert not segment(cluster.state).surplus
 
 
 async def test_very_many_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from icecore.model import SegmentSettings, SegmentState
 from icecore.rpc.record_columns import to_proto
 from icecore.v1 import data_pb2
 from tests.support.fake_cluster import FakeCluster, FakePartition
+from tests.support.fake_query import answer_query
 
 KEYS = [b"a", b"", b"\xff\x00", b"k" * 5000, None]
 TAGS = [(), ("x",), ("x", "y"), ("y", "né"), tuple(f"t{n}" for n in range(1000))]
@@ -553,6 +554,38 @@ async def test_a_node_that_says_it_went_further_than_it_was_asked_is_not_believe
         page = await search.find(newest_first=newest_first)
         assert sorted(each.offset for each in page.records) == [0, 2]
         assert [each.base_offset for each in page.unavailable] == [1]
+
+
+@pytest.mark.parametrize("takes_columns", [False, True])
+async def test_a_node_that_sends_more_records_than_it_was_asked_for_is_not_believed(
+    cluster: FakeCluster, takes_columns: bool
+) -> None:
+    """Else it would decide how much memory a look-up takes."""
+    (partition,) = cluster.add_topic("t")
+    async with producer(cluster) as p:
+        for _ in range(10):
+            await p.send_and_wait("t", b"v")
+    partition.open(3, (3,))
+    sealed = partition.segments[0]
+    sealed.record = sealed.record.changed(replicas=(1, 2))
+
+    def forge(number: int, answer: data_pb2.QueryResponse) -> None:
+        if number == 1:
+            request = data_pb2.QueryRequest()
+            request.CopyFrom(cluster.queries[-1])
+            request.max_count, request.takes_columns = 100, takes_columns
+            answer.CopyFrom(answer_query(partition, number, request))
+
+    cluster.on_query = forge
+    async with lookup(cluster) as search:
+        for _ in range(4):
+            page = await search.find(max_count=4)
+            assert page.complete
+            assert [each.offset for each in page.records] == [0, 1, 2, 3]
+        sealed.record = sealed.record.changed(replicas=(1,))
+        page = await search.find(max_count=4)
+        assert page.records == ()
+        assert "10 records" in page.unavailable[0].error
 
 
 async def test_a_leader_that_knows_less_than_was_seen_is_waited_for(cluster: FakeCluster) -> None:

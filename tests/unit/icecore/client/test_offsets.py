@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from icecore import Consumer, Lookup
 from icecore.client.offsets import OffsetLookup
-from icecore.errors import IcecoreError, InvalidRequestError, NotLeaderError
+from icecore.errors import IcecoreError, InternalError, InvalidRequestError, NotLeaderError
 from icecore.model import Segment, SegmentState
 from icecore.v1 import data_pb2
+from tests.support.fake_cluster import FakeCluster
 from tests.support.replication_setup import segment
 
 TIMES = range(0, 1000, 10)
@@ -95,3 +97,24 @@ async def test_without_a_leader_others_are_asked() -> None:
     cluster.leader_error = InvalidRequestError("no such time")
     with pytest.raises(InvalidRequestError):
         await cluster.first_since(0, 455)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+async def test_a_forged_number_of_results_is_an_error_of_ours(count: int) -> None:
+    def forge(answer: data_pb2.ListOffsetsResponse) -> None:
+        (found,) = answer.partitions
+        del answer.partitions[:]
+        answer.partitions.extend([found] * count)
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        cluster.on_offsets = forge
+        async with Lookup(cluster.bootstrap, "t", net=cluster.net) as search:
+            with pytest.raises(InternalError, match=f"{count} partitions"):
+                await search.offset_at(1000)
+            cluster.on_offsets = lambda _: None
+            assert (await search.offset_at(1000))[0].offset == 0
+        cluster.on_offsets = forge
+        with pytest.raises(InternalError, match=f"{count} partitions"):
+            async with Consumer(cluster.bootstrap, "t", start=-1, net=cluster.net) as consumer:
+                await consumer.poll(5)

@@ -9,13 +9,18 @@ import pytest_asyncio
 
 from icecore import Admin, Consumer, Producer, blocking
 from icecore.client import saved_positions
+from icecore.client.connection import Connection
+from icecore.client.saved_positions import Place, SavedPositions
 from icecore.errors import (
     IcecoreError,
+    InternalError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     PositionOvertakenError,
     RequestTimeoutError,
 )
+from icecore.rpc import convert
+from icecore.v1 import admin_pb2
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 20
@@ -224,6 +229,47 @@ async def test_a_refusal_ends_the_reading(cluster: FakeCluster) -> None:
         with pytest.raises(InvalidRequestError, match="too many names"):
             while True:
                 await c.poll(OFTEN_S)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_a_forged_number_of_outcomes_changes_nothing(
+    cluster: FakeCluster, count: int
+) -> None:
+    forged = admin_pb2.SavePositionsResponse(
+        outcomes=[admin_pb2.PositionOutcome(version=77) for _ in range(count)]
+    )
+    async with consumer(cluster) as c:
+        await take(c, 3)
+        cluster.positions.on_answer = lambda answer: answer.CopyFrom(forged)
+        with pytest.raises(InternalError, match=f"{count} positions"):
+            await c.save_position()
+    connection = Connection(cluster.bootstrap, cluster.net)
+    saved, topic_id = (
+        SavedPositions(connection, "other", 10),
+        next(iter(cluster.positions.saved))[1],
+    )
+    with pytest.raises(InternalError, match=f"{count} positions"):
+        await saved.save(lambda: [Place(topic_id, number, 7) for number in range(2)])
+    assert [saved.offset(topic_id, number) for number in range(2)] == [None, None]
+    await connection.close()
+
+
+@pytest.mark.parametrize("version", ["", "-1", "x", "²", str(1 << 64), "9" * 5_000])
+async def test_a_forged_version_of_our_own_save_is_refused(
+    cluster: FakeCluster, version: str
+) -> None:
+    def forge(answer: admin_pb2.SavePositionsResponse) -> None:
+        (instance,) = {instance for _, _, instance in cluster.positions.saved.values()}
+        ours = {"instance": instance} | ({"version": version} if version else {})
+        error = convert.error_to_proto(PositionOvertakenError("forged", **ours))
+        for each in answer.outcomes:
+            each.error.CopyFrom(error)
+
+    async with consumer(cluster) as c:
+        await take(c, 3)
+        cluster.positions.on_answer = forge
+        with pytest.raises(PositionOvertakenError, match="forged"):
+            await c.save_position()
 
 
 async def test_a_topic_made_again_has_no_position(cluster: FakeCluster) -> None:

@@ -21,10 +21,8 @@ from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.data_pb2 import ProduceRequest
 from icecore_node.context import Identity
-from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
 from icecore_node.membership.registration import Gate, Registration
 from icecore_node.replica.life import Condemned
-from icecore_node.storage.disk_levels import DiskLimits
 
 CALL = CallContext("peer", "anonymous", None)
 FENCE = "/icecore.v1.NodeService/Fence"
@@ -234,57 +232,6 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
     go_on.set()
     with pytest.raises(IcecoreError, match="registered again"):
         await under_way
-
-
-def report_on(folder: Folder, replicas: list[Any]) -> DiskReport:
-    return DiskReport(cast(Any, Executor()), cast(Any, folder), replicas, DiskLimits(90.0, 95.0, 0))
-
-
-async def next_beat(report: DiskReport) -> pb.HeartbeatRequest:
-    beat = pb.HeartbeatRequest()
-    await report.fill(beat)
-    return beat
-
-
-def ends(beat: pb.HeartbeatRequest) -> dict[int, int]:
-    return {each.segment_id: each.durable_end_offset for each in beat.durable_ends}
-
-
-async def test_every_fourth_beat_carries_a_counter_that_is_durable_and_what_grew() -> None:
-    folder = Folder([])
-    replicas = [
-        a_replica(1, end=10),
-        a_replica(2, end=20),
-        a_replica(3, end=30, sealed=True),
-        a_replica(4, end=40, intact=False),
-        a_replica(5, end=-1, base_offset=-1),
-    ]
-    report = report_on(folder, replicas)
-    report.begin()
-    first = await next_beat(report)
-    assert first.disk_counter == folder.disk_counter == 6
-    assert ends(first) == {1: 10, 2: 20}
-    replicas[0].log.durable_tail.end_offset = 11
-    for _ in range(BEATS_PER_REPORT - 1):
-        quiet = await next_beat(report)
-        assert (quiet.disk_counter, ends(quiet)) == (0, {})
-    second = await next_beat(report)
-    assert (second.disk_counter, ends(second)) == (7, {1: 11})
-    report.begin()  # of another stream: all of it again
-    assert ends(await next_beat(report)) == {1: 11, 2: 20}
-
-
-async def test_a_folder_that_is_full_costs_no_beat() -> None:
-    folder = Folder([])
-
-    def fail() -> int:
-        raise IcecoreError("disk full")
-
-    folder.raise_disk_counter = fail  # type: ignore[method-assign]
-    report = report_on(folder, [a_replica(1, end=3)])
-    report.begin()
-    beat = await next_beat(report)
-    assert (beat.disk_counter, ends(beat)) == (0, {1: 3})
 
 
 def test_a_produce_that_was_admitted_by_an_earlier_incarnation_never_runs() -> None:

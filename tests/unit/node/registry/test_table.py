@@ -69,7 +69,7 @@ def a_replica(number: int, life: Life = Life.SEALED) -> Replica:
         base_offset=base,
         sealed_end_offset=None if is_open else end,
         life=life,
-        log=SimpleNamespace(tail=tail),
+        log=SimpleNamespace(tail=tail, note_change=lambda: None),
         watermark=end,
     )
     return cast(Replica, made)

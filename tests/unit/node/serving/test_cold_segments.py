@@ -220,6 +220,8 @@ async def test_a_key_is_found_by_two_reads_of_the_index_and_one_row_group(
     assert first.cold_requests == reads + 1  # the index, and the manifest
     assert second.cold_requests == reads + 1 + 2  # the footer and one row group, too
     assert second.cold_bytes > first.cold_bytes > 0
+    told = sum(each.cold_requests for each in (first, second, third))
+    assert told == cold.store.requests, "no request is left out"
     assert cold.store.by_key["idx"] == 3 * reads
     assert cold.store.by_key["parquet"] == 2
     before = cold.store.requests
@@ -252,6 +254,7 @@ async def test_explained_without_reading_rows() -> None:
     )
     (segment,) = page.partitions[0].segments
     assert segment.cold and segment.index == "sealed" and segment.cold_requests == 1
+    assert cold.store.requests == 1
     assert cold.store.by_key["parquet"] == cold.store.by_key["idx"] == 0
 
 

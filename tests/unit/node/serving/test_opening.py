@@ -37,7 +37,7 @@ class Node:
             creation=SimpleNamespace(create=self.create),
             promises=SimpleNamespace(epoch_of=lambda segment_id: segment_id == 13),
         )
-        log_io = SimpleNamespace(store=store, pool=pool, cache=None)
+        log_io = SimpleNamespace(store=store, pool=pool, cache=None, changed={})
         context: Any = SimpleNamespace(
             executor=self, store=store, identity=known, log_io=log_io, clock=self.clock
         )

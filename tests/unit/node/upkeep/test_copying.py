@@ -1,5 +1,6 @@
 """A copy is made of what was asked for, and by orders that still hold."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,33 +9,45 @@ import pytest
 from icecore.errors import NotReplicaError, UnavailableError
 from icecore.model import Epoch, Segment, SegmentId, SegmentState, Token
 from icecore_node.context import Identity
+from icecore_node.replica.life import Life
 from icecore_node.replica.orders import Orders
+from icecore_node.storage.engine import NO_TAIL
 from icecore_node.upkeep.copying import Copying, SegmentCopier
 
 
 class Node:
     """It has no replica, and its donor does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, replica: Any = None) -> None:
+        self.replica = replica
         identity = Identity(1)
         identity.register(b"c" * 16, incarnation=11, token=7)
         self.orders = Orders(identity)
         self.asked: list[str] = []
-        context = SimpleNamespace(identity=identity, net=self)
-        damage = SimpleNamespace(report_missing=lambda _: None)
+        context = SimpleNamespace(identity=identity, net=self, store=None)
+        damage = SimpleNamespace(report_missing=lambda _: None, report_whole=lambda _: None)
         self.copier = SegmentCopier(
             context=cast(Any, context),
-            table=cast(Any, {}),
+            table=cast(Any, {7: replica} if replica is not None else {}),
             orders=self.orders,
             damage=cast(Any, damage),
-            reading=cast(Any, None),
-            seals=cast(Any, None),
+            reading=cast(Any, self),
+            seals=cast(Any, self),
             aside=cast(Any, None),
         )
 
     async def call(self, address: str, *_: object, **__: object) -> bytes:
         self.asked.append(address)
         raise UnavailableError("nobody is there")
+
+    async def verify(self, replica: Any) -> None:
+        assert replica is self.replica
+
+    async def finish(self, replica: Any, _: Segment) -> None:
+        assert replica is self.replica
+
+    async def producer_state(self, *_: object) -> tuple[bytes, bytes]:
+        return b"", b""
 
     async def copy(self, version: int) -> None:
         segment = Segment(SegmentId(7), b"t" * 16, "t", 0, SegmentState.SEALED, Epoch(1))
@@ -59,3 +72,19 @@ async def test_an_order_that_is_older_than_the_drop_of_its_copy_makes_none() -> 
     with pytest.raises(UnavailableError):
         await node.copy(6)
     assert node.asked == ["donor"]
+
+
+async def test_a_copy_that_is_found_whole_meets_no_older_order_to_drop_it() -> None:
+    """From then on it counts (R93)."""
+    tail = replace(NO_TAIL, end_offset=10, digest=b"d" * 32)
+    log = SimpleNamespace(tail=tail)
+    replica = SimpleNamespace(
+        segment_id=SegmentId(7), sealed=True, life=Life.SEALED, base_offset=0, log=log
+    )
+    node = Node(replica)
+    await node.copy(6)
+    assert [node.orders.was_copied(SegmentId(7), each) for each in (5, 6)] == [True, False]
+    with pytest.raises(NotReplicaError):
+        node.orders.note_dropped(SegmentId(7), 9)
+        await node.copy(8)
+    assert not node.orders.was_copied(SegmentId(7), 6), "no copy was made"

@@ -233,6 +233,22 @@ async def test_a_newer_record_that_says_the_same_is_obeyed_in_its_place(node: No
     assert node.groups == [[1]] and not node.held
 
 
+async def test_a_copy_that_counts_since_is_kept(node: Node) -> None:
+    """The order to drop it was taken back, and the copy found whole, before it was obeyed."""
+    node.hold(1)
+    node.held[1].segment = surplus(7)
+    async with node.orders.alone(SegmentId(1)):
+        node.deletions.drop_surplus(surplus(7))
+        await finish(node)
+        node.orders.note_copied(SegmentId(1), 8)
+    await finish(node)
+    assert node.groups == [] and 1 in node.held
+    node.held[1].segment = surplus(9)
+    node.deletions.drop_surplus(surplus(9))
+    await finish(node)
+    assert node.groups == [[1]] and not node.held, "a newer order holds"
+
+
 async def test_an_order_to_delete_holds_whatever_copy_was_to_be_dropped(node: Node) -> None:
     node.hold(1)
     node.held[1].segment = surplus(7)

@@ -46,7 +46,7 @@ class Node:
                 epoch_of=lambda segment_id: self.promised.get(segment_id, 0), persist=self.promise
             ),
         )
-        self.io: Any = SimpleNamespace(store=store, pool=pool, cache=None)
+        self.io: Any = SimpleNamespace(store=store, pool=pool, cache=None, changed={})
         known = Identity(1)
         known.register(b"c" * 16, incarnation=1, token=TOKEN)
         self.context: Any = SimpleNamespace(

@@ -51,18 +51,18 @@ async def test_only_new_manifests_are_read(
     node: UploadNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    head = SimObjectStore.head
+    get_whole = SimObjectStore.get_whole
 
-    async def noting(store: SimObjectStore, key: str) -> Any:
+    async def noting(store: SimObjectStore, key: str, bytes_max: int) -> bytes:
         asked.append(key)
-        return await head(store, key)
+        return await get_whole(store, key, bytes_max)
 
     first, second = node.sealed(), node.sealed(SECOND)
     copies = {
         SEGMENT: (await node.upload(first, 1, SEGMENT_FORMAT)).copy,
         SECOND: (await node.upload(second, 2)).copy,
     }
-    monkeypatch.setattr(SimObjectStore, "head", noting)
+    monkeypatch.setattr(SimObjectStore, "get_whole", noting)
     await node.commit(1, copies)
     keys = [node.name(each, at).key(MANIFEST) for each, at in ((first, 1), (second, 2))]
     assert sorted(asked) == sorted(keys)
