@@ -41,7 +41,7 @@ def measure(folder: Path, segments: int) -> dict[str, Any]:
         table = ReplicaTable(Readers())
         context: Any = SimpleNamespace(
             store=store,
-            log_io=SimpleNamespace(pool=SimpleNamespace(worker_for=lambda *_: None)),
+            log_io=SimpleNamespace(pool=SimpleNamespace(worker_for=lambda *_: None), changed={}),
         )
         for each in found:
             adopt(context, table, DigestQueue(), each)
