@@ -15,11 +15,14 @@ from sys import intern
 from typing import Any, NewType, TypeVar, get_args, get_origin, get_type_hints
 
 from icecore.errors import InternalError
+from icecore.model import Epoch
 
 T = TypeVar("T")
 
 _SHARED_MAX = 4096
 """Values of a kind that are remembered, to be given out again."""
+_SHARED_NUMBERS_MAX = 16_384
+"""A segment begins where the one before it in its partition ends, and many have the same epoch."""
 _SHARED_HEX_MAX = 32
 """Topic ids are as short; digests are longer, and never the same twice."""
 _raw = json.JSONDecoder().raw_decode
@@ -161,6 +164,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return intern
     if hint is bytes:
         return _bytes_of
+    if hint in (int, Epoch):
+        return _shared_number
     is_enum = isinstance(hint, type) and issubclass(hint, IntEnum)
     return hint.__getitem__ if is_enum else _as_it_is
 
@@ -191,6 +196,11 @@ def _shared_ids(stored: type, values: tuple[Any, ...]) -> tuple[Any, ...]:
 def _check_type(value: Any, stored: type) -> None:
     if type(value) is not stored:
         raise TypeError(f"{value!r} is no {stored.__name__}")
+
+
+@lru_cache(_SHARED_NUMBERS_MAX)
+def _shared_number(value: int) -> int:
+    return value
 
 
 def _as_it_is(value: T) -> T:

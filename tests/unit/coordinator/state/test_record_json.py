@@ -1,6 +1,7 @@
 """Stored records: what they share in memory, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,15 @@ def test_what_many_records_have_in_common_is_one_object() -> None:
     assert one.segment.topic_id is other.segment.topic_id
     assert one.segment.topic is other.segment.topic
     assert one.segment.replicas is one.segment.isr is other.holders
+
+
+def test_a_segment_begins_at_the_number_where_the_one_before_it_ends() -> None:
+    one, other = a_record(1), a_record(2)
+    one = replace(one, segment=one.segment.changed(end_offset=10**9))
+    other = replace(other, segment=other.segment.changed(base_offset=10**9, epoch=Epoch(10**6)))
+    first, second = (decode(SegmentRecord, encode(each)) for each in (one, other))
+    assert (first, second) == (one, other)
+    assert first.segment.end_offset is second.segment.base_offset
 
 
 def test_what_differs_in_one_value_is_not_shared() -> None:
