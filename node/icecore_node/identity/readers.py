@@ -16,10 +16,13 @@ class Readers:
 
     def __init__(self) -> None:
         self._waiting: dict[PartitionKey, dict[object, Callable[[], None]]] = {}
+        self.on_watch: Callable[[PartitionKey], None] = _nothing
+        """Told of each that comes."""
 
     def watch(self, key: PartitionKey, reader: object, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever something happens to the partition."""
         self._waiting.setdefault(key, {})[reader] = wake
+        self.on_watch(key)
 
     def leave(self, key: PartitionKey, reader: object) -> None:
         """Watch no longer."""
@@ -42,3 +45,7 @@ class Readers:
         """Everybody shall look again."""
         for key in list(self._waiting):
             self.wake(key)
+
+
+def _nothing(_: PartitionKey) -> None:
+    """Nobody cares."""

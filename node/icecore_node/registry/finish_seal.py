@@ -21,7 +21,7 @@ from icecore.process.log import (
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.digest_queue import DigestQueue
-from icecore_node.registry.seal_order import LOOK_MS, SealOrder
+from icecore_node.registry.seal_order import SealOrder
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.life import Sealed
 from icecore_node.replica.orders import Orders
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 SPACE_RETRY_S = 1.0
 SEALS_AT_ONCE = 4
+LOOK_S = 0.1
+"""How often it is seen whether those that are put off may go on."""
 
 
 class SealFinisher:
@@ -51,6 +53,7 @@ class SealFinisher:
         self._readers = readers
         self._digests = digests
         self._order: SealOrder[tuple[Replica, Segment]] = SealOrder(readers.are_at)
+        readers.on_watch = self._order.want
         self._begun: set[SegmentId] = set()
         """Those that wait or are under way."""
         self._sealers = 0
@@ -58,7 +61,7 @@ class SealFinisher:
         self._is_closing = False
 
     def note_fence(self) -> None:
-        """A recovery goes on here: what nobody waits for comes after it."""
+        """A recovery goes on here: what nobody reads comes after it."""
         self._order.note_fence(self._context.clock.monotonic_ms())
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:
@@ -69,7 +72,7 @@ class SealFinisher:
 
     def _put(self, replica: Replica, segment: Segment) -> None:
         now_ms = self._context.clock.monotonic_ms()
-        self._order.put(replica.segment_id, replica.partition_key, (replica, segment), now_ms)
+        self._order.put(replica.partition_key, (replica, segment), now_ms)
         if self._sealers < SEALS_AT_ONCE and not self._is_closing:
             self._sealers += 1
             task = self._context.tasks.start(self._seal_in_order())
@@ -81,19 +84,16 @@ class SealFinisher:
         while self._order and not self._is_closing:
             found = self._order.next(self._context.clock.monotonic_ms())
             if found is None:
-                await asyncio.sleep(LOOK_MS / 1000)
+                await asyncio.sleep(LOOK_S)
                 continue
             replica, segment = found
             if await self._is_over(replica, segment):
                 self._begun.discard(replica.segment_id)
                 self._readers.wake(replica.partition_key)
             else:
-                self._context.tasks.start(self._try_again(replica, segment))
+                loop = asyncio.get_running_loop()
+                loop.call_later(SPACE_RETRY_S, self._put, replica, segment)
         self._sealers -= 1
-
-    async def _try_again(self, replica: Replica, segment: Segment) -> None:
-        await asyncio.sleep(SPACE_RETRY_S)
-        self._put(replica, segment)
 
     async def _is_over(self, replica: Replica, segment: Segment) -> bool:
         """Seal it; False when there was a shortage, which ends."""

@@ -1,19 +1,17 @@
-"""Which seal comes next: what readers wait for, then the others, recoveries before them."""
+"""Which seal comes next: what is read, then the others, recoveries before them."""
 
 import pytest
 
-from icecore.model import SegmentId
 from icecore_node.identity.readers import PartitionKey
 from icecore_node.registry.seal_order import (
     CALM_MS,
     CROWD_MIN,
-    LOOK_MS,
     PUT_OFF_MS_MAX,
     SealOrder,
 )
 
 NOW_MS = 5_000.0
-WAITED_FOR: set[PartitionKey] = set()
+READ: set[PartitionKey] = set()
 
 
 def key_of(number: int) -> PartitionKey:
@@ -22,13 +20,13 @@ def key_of(number: int) -> PartitionKey:
 
 @pytest.fixture
 def order() -> SealOrder[int]:
-    WAITED_FOR.clear()
-    return SealOrder[int](WAITED_FOR.__contains__)
+    READ.clear()
+    return SealOrder[int](READ.__contains__)
 
 
 def put(order: SealOrder[int], count: int) -> None:
     for number in range(count):
-        order.put(SegmentId(number), key_of(number), number, NOW_MS)
+        order.put(key_of(number), number, NOW_MS)
 
 
 def taken(order: SealOrder[int], now_ms: float) -> list[int]:
@@ -59,20 +57,30 @@ def test_a_crowd_waits_until_no_fence_has_come_for_a_while(order: SealOrder[int]
     assert len(taken(order, NOW_MS + 10 + CALM_MS)) == CROWD_MIN
 
 
-def test_what_a_reader_waits_for_does_not(order: SealOrder[int]) -> None:
+def test_what_is_read_does_not(order: SealOrder[int]) -> None:
     order.note_fence(NOW_MS)
-    WAITED_FOR.add(key_of(3))
+    READ.add(key_of(3))
     put(order, CROWD_MIN + 2)
-    assert taken(order, NOW_MS) == [3], "he waited already"
-    WAITED_FOR.add(key_of(7))
-    assert taken(order, NOW_MS + LOOK_MS - 1) == []
-    assert taken(order, NOW_MS + LOOK_MS) == [7], "he came since"
+    assert taken(order, NOW_MS) == [3], "he read it already"
+    order.want(key_of(7))
+    order.want(key_of(7))
+    assert taken(order, NOW_MS) == [7], "he came since"
+    order.want(key_of(10_000))
+    assert len(order) == CROWD_MIN and taken(order, NOW_MS) == []
+
+
+def test_all_of_a_partition_is_wanted_in_its_order(order: SealOrder[int]) -> None:
+    order.note_fence(NOW_MS)
+    put(order, CROWD_MIN + 1)
+    order.put(key_of(5), 500, NOW_MS)
+    order.want(key_of(5))
+    assert taken(order, NOW_MS) == [5, 500]
     assert len(order) == CROWD_MIN
 
 
-def test_who_a_reader_waits_for_goes_before_the_others(order: SealOrder[int]) -> None:
+def test_what_is_read_goes_before_the_others(order: SealOrder[int]) -> None:
     put(order, 3)
-    WAITED_FOR.add(key_of(2))
+    order.want(key_of(2))
     assert taken(order, NOW_MS) == [2, 0, 1]
 
 
