@@ -16,13 +16,12 @@ class Readers:
 
     def __init__(self) -> None:
         self._waiting: dict[PartitionKey, dict[object, Callable[[], None]]] = {}
-        self.on_watch: Callable[[PartitionKey], None] = _nothing
-        """Told of each that comes."""
+        self.on_read: Callable[[PartitionKey], None] = _nothing
+        """Told of whoever comes, to wait or not."""
 
     def watch(self, key: PartitionKey, reader: object, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever something happens to the partition."""
         self._waiting.setdefault(key, {})[reader] = wake
-        self.on_watch(key)
 
     def leave(self, key: PartitionKey, reader: object) -> None:
         """Watch no longer."""

@@ -53,7 +53,7 @@ class SealFinisher:
         self._readers = readers
         self._digests = digests
         self._order: SealOrder[tuple[Replica, Segment]] = SealOrder(readers.are_at)
-        readers.on_watch = self._order.want
+        readers.on_read = self._order.want
         self._begun: set[SegmentId] = set()
         """Those that wait or are under way."""
         self._sealers = 0

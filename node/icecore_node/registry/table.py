@@ -173,6 +173,7 @@ class ReplicaTable:
         """
         found = self.find_partition(topic_id, topic, partition)
         if found is not None:
+            self._readers.on_read(found.key)
             return found
         what = f"partition {partition} of topic {topic or topic_id.hex()!r}"
         if holders := self.holders(topic_id, topic, partition):

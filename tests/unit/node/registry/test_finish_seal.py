@@ -74,7 +74,7 @@ async def test_one_that_comes_when_the_others_end_is_not_forgotten() -> None:
     await until(lambda: len(seals.done) == 200)
 
 
-async def test_a_crowd_leaves_recoveries_in_front_but_for_whom_readers_wait() -> None:
+async def test_a_crowd_leaves_recoveries_in_front_but_for_what_is_read() -> None:
     seals = Finisher()
     seals.go_on.set()
     seals.note_fence()
@@ -82,7 +82,7 @@ async def test_a_crowd_leaves_recoveries_in_front_but_for_whom_readers_wait() ->
         seals.ask(number)
     await asyncio.sleep(0)
     begun = len(seals.done)
-    seals.readers.watch((b"t", CROWD_MIN), seals, lambda: None)
+    seals.readers.on_read((b"t", CROWD_MIN))
     await until(lambda: CROWD_MIN in seals.done)
     assert len(seals.done) <= begun + SEALS_AT_ONCE + 1
     await until(lambda: len(seals.done) == CROWD_MIN + SEALS_AT_ONCE)

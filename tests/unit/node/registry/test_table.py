@@ -188,3 +188,15 @@ def test_what_others_hold_is_told_from_what_does_not_exist() -> None:
         leaders.leader(b"", "t", 1, 0)
     with pytest.raises(UnknownTopicError):
         leaders.leader(b"", "u", 0, 0)
+
+
+def test_whoever_reads_a_partition_is_told_of() -> None:
+    """Also who does not wait: what is put off for it goes on then."""
+    readers, seen = Readers(), list[tuple[bytes, int]]()
+    readers.on_read = seen.append
+    table = ReplicaTable(readers, TopicMirror())
+    table.of(b"topic", 3)
+    assert table.partition(b"topic", "", 3) is table.of(b"topic", 3)
+    with pytest.raises(UnknownTopicError):
+        table.partition(b"topic", "", 4)
+    assert seen == [(b"topic", 3)]
