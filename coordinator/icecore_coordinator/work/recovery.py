@@ -154,6 +154,7 @@ class Recovery:
         """Level-triggered: whatever is not led by a registered, live incarnation; and, a few at a
         time, what is open in deleted topics that are kept, for nobody waits for that (R68)."""
         state = self._ledger.state
+        self.backoff.forget(lambda each: each not in state.unsealed)
         found: dict[SegmentId, None] = {}
         deleted: list[SegmentId] = []
         for led, segment_ids in state.open.groups.items():

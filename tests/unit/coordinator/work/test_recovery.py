@@ -161,6 +161,21 @@ async def test_nothing_is_recovered_of_a_topic_that_goes_for_good(world: World) 
     assert recovery.needed() == []
 
 
+async def test_nobody_looks_again_and_again_for_what_has_gone(world: World) -> None:
+    """What waits for another try makes the coordinator look with each tick."""
+    _, segment_id = await opened(world)
+    calls = Holders()
+    calls.is_done.set()
+    recovery = recovery_of(world.ledger, world, calls)
+    for node_id in ALL:
+        world.live.note(node_id, state=NodeState.DOWN, is_connected=False)
+    await recovery.recover(recovery.needed())
+    assert recovery.needed() == [] and recovery.backoff.is_waiting
+    gone = world.state.segments[SegmentId(segment_id)]
+    await world.ledger.decide(lambda _: Change((), (gone,)))
+    assert recovery.needed() == [] and not recovery.backoff.is_waiting
+
+
 async def test_damage_that_is_told_while_others_still_write_is_not_forgotten(world: World) -> None:
     """Its node says it once for each stream: nobody would ever make that copy again."""
     _, segment_id = await opened(world)
