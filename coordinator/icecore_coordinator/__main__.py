@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from icecore.extras import as_one_line
+
+# gRPC's core would write a line for each call that a stranger compresses.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 with as_one_line("icecore-coordinator", "server"):
     import uvloop

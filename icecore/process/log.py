@@ -23,12 +23,14 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 LogFormat: TypeAlias = Literal["text", "json"]
+OTHERS_EVERY_S: Final = 1.0
 _EVENT: Final = "icecore_event"
 _PLAIN: Final = re.compile(r"[^\s\"'=\\]+")
 
@@ -97,8 +99,39 @@ def set_up(level: str, form: LogFormat) -> None:
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(OthersSeldom())
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class OthersSeldom(logging.Filter):
+    """Lets through what is ours, and of each other logger one record a second, which says how many
+    were left out before it: gRPC logs a traceback for each compressed call, so a stranger could
+    fill the disk with them.
+
+    Args:
+        now_s: A clock that never goes back.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._last_s: dict[str, float] = {}
+        self._left_out: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this one is written."""
+        name = record.name
+        if name.startswith("icecore"):
+            return True
+        now_s = self._now_s()
+        if now_s - self._last_s.get(name, -math.inf) < OTHERS_EVERY_S:
+            self._left_out[name] += 1
+            return False
+        self._last_s[name] = now_s
+        if left_out := self._left_out.pop(name, 0):
+            record.msg, record.args = f"{record.getMessage()} (left out before: {left_out})", ()
+        return True
 
 
 def rfc3339(seconds: float) -> str:

@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 
 from icecore.extras import as_one_line
+
+# gRPC's core would write a line for each call that a stranger compresses.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 with as_one_line("icecore-node", "server"):
     import uvloop

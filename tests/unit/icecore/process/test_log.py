@@ -10,7 +10,7 @@ from enum import Enum
 import pytest
 
 from icecore.errors import UnavailableError
-from icecore.process.log import event, line, rfc3339
+from icecore.process.log import OTHERS_EVERY_S, OthersSeldom, event, line, rfc3339
 
 log = logging.getLogger("tests.of.the.dialect")
 
@@ -76,7 +76,7 @@ def written(form: str, code: str) -> list[str]:
     """What a process logs."""
     program = (
         "import logging\nfrom icecore.process.log import event, set_up\n"
-        f"set_up('info', {form!r})\n_log = logging.getLogger('a.b')\n{code}\n"
+        f"set_up('info', {form!r})\n_log = logging.getLogger('icecore.b')\n{code}\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -90,7 +90,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 def test_text_has_rfc_3339_times_in_utc() -> None:
     lines = written("text", "event(_log, 20, 'up', node_id=1)\nevent(_log, 10, 'unseen')")
     assert len(lines) == 1
-    assert re.fullmatch(rf"{TIME} INFO a\.b event=up node_id=1", lines[0])
+    assert re.fullmatch(rf"{TIME} INFO icecore\.b event=up node_id=1", lines[0])
     assert rfc3339(0.9999) == "1970-01-01T00:00:00.999Z"
 
 
@@ -107,7 +107,7 @@ def test_json_has_the_values_and_no_key_forges_the_logs_own() -> None:
     assert "ZeroDivisionError" in first.pop("traceback")
     assert first == {
         "level": "error",
-        "logger": "a.b",
+        "logger": "icecore.b",
         "event": "broken",
         "a": 1,
         "b": "x y",
@@ -119,3 +119,32 @@ def test_json_has_the_values_and_no_key_forges_the_logs_own() -> None:
         "h": "inf",
     }
     assert (second["level"], second["message"]) == ("warning", "from elsewhere")
+
+
+def test_others_are_heard_once_a_second_and_say_what_was_left_out() -> None:
+    now_s = 0.0
+    seldom = OthersSeldom(lambda: now_s)
+
+    def heard(name: str, text: str = "%s broke", *args: object) -> str | None:
+        record = logging.LogRecord(name, logging.ERROR, __file__, 1, text, args or ("it",), None)
+        return record.getMessage() if seldom.filter(record) else None
+
+    assert [heard("grpc._cython.cygrpc") for _ in range(4)] == ["it broke", None, None, None]
+    assert heard("asyncio") == "it broke", "each other logger has its own second"
+    assert all(heard("icecore_node.serving") for _ in range(100)), "ours say all"
+    now_s = OTHERS_EVERY_S
+    assert heard("grpc._cython.cygrpc", "100%% of %s", "it") == "100% of it (left out before: 3)"
+    assert heard("grpc._cython.cygrpc") is None
+    now_s = 5.0
+    assert heard("asyncio") == "it broke", "nothing was left out of it"
+
+
+def test_a_process_hears_others_seldom() -> None:
+    code = (
+        "other = logging.getLogger('grpc')\n"
+        "for _ in range(1_000):\n"
+        "    other.error('compressed', stack_info=True)\n    event(_log, 20, 'x')"
+    )
+    lines = written("text", code)
+    assert sum("compressed" in line for line in lines) < 10
+    assert sum("event=x" in line for line in lines) == 1_000
