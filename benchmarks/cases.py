@@ -12,12 +12,10 @@ from typing import Any
 KIB, MIB = 1 << 10, 1 << 20
 
 IN_FLIGHT_BYTES = 32 * MIB
-"""Values that are sent and not yet acknowledged, of all partitions together."""
+"""Unless a case says otherwise."""
 BATCH_BYTES = 256 * KIB
 LINGER_MS = 5
 KEY_BYTES = 8
-CHUNK_BYTES = IN_FLIGHT_BYTES // 4
-"""Values that a client hands over at once where its API takes columns."""
 OPEN_RATE_S = 5_000
 
 OURS = (
@@ -58,11 +56,16 @@ class Case:
     """Whether the client takes and gives many records at once, or each on its own."""
     rate_s: int = 0
     """Records per second of ``open``."""
+    in_flight_bytes: int = IN_FLIGHT_BYTES
+    """Values that are sent and not yet acknowledged, of all partitions together. A batch can be no
+    larger than the share of its partition."""
 
     @property
     def label(self) -> str:
         """Short, for people."""
         rate = f" {self.rate_s}/s" if self.rate_s else ""
+        deep = f" {self.in_flight_bytes // MIB} MiB in flight"
+        rate += deep if self.in_flight_bytes != IN_FLIGHT_BYTES else ""
         size = f"{self.record_bytes} B × {self.partitions} {self.spread}{rate}"
         return f"{self.kind} {size} RF {self.rf} {self.acks} {self.flush} {self.api}"
 
@@ -74,12 +77,12 @@ class Case:
     @property
     def records_in_flight(self) -> int:
         """At most so many without an acknowledgement."""
-        return IN_FLIGHT_BYTES // self.record_bytes
+        return self.in_flight_bytes // self.record_bytes
 
     @property
     def chunk_records(self) -> int:
-        """Handed over at once where the API takes columns."""
-        return CHUNK_BYTES // self.record_bytes
+        """Handed over at once where the API takes columns: a quarter of them."""
+        return self.in_flight_bytes // 4 // self.record_bytes
 
     @property
     def batch_records(self) -> int:
@@ -90,7 +93,6 @@ class Case:
         """For the result."""
         return {
             **asdict(self),
-            "in_flight_bytes": IN_FLIGHT_BYTES,
             "batch_bytes": BATCH_BYTES,
             "linger_ms": LINGER_MS,
         }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from benchmarks.cases import (
     IN_MEMORY,
     IN_ROCKSDB,
+    MIB,
     OPEN_RATE_S,
     OVER_GRPC,
     SHARED_FILES,
@@ -157,6 +158,8 @@ def _against_kafka(name: str, floor: float, default: float | None = None) -> tup
 _RF1, _RF3 = Case("produce", rf=1), Case("produce", rf=3)
 _SMALL_RF1, _SMALL_RF3 = Case("produce", 100, rf=1), Case("produce", 100, rf=3)
 _KEYED = Case("produce", spread="keyed")
+_DEEP = replace(_KEYED, in_flight_bytes=256 * MIB)
+"""Room for a full batch of each of 1,024 partitions, as their users are told to give it."""
 _MANY = Case("produce", 100, 1024, "keyed")
 _FETCH, _FETCH_MANY = Case("fetch", 100), Case("fetch", 100, 1024, "keyed")
 _SINGLE = Case("single", api="records")
@@ -199,11 +202,14 @@ GROUPS = (
             "keyed_16": ("icecore", _KEYED),
             "keyed_1024": ("icecore", replace(_KEYED, partitions=1024)),
             "shared_1024": (SHARED_FILES, replace(_KEYED, partitions=1024)),
+            "deep_16": ("icecore", _DEEP),
+            "deep_shared_1024": (SHARED_FILES, replace(_DEEP, partitions=1024)),
             "small_1024": ("icecore", _MANY),
             "small_shared_1024": (SHARED_FILES, _MANY),
         },
         (
-            Gate("keyed_1024_shared", "shared_1024", over="keyed_16", floor=0.8),
+            Gate("keyed_1024_shared_deep", "deep_shared_1024", over="deep_16", floor=0.8),
+            Gate("keyed_1024_shared", "shared_1024", over="keyed_16"),
             Gate("keyed_1024_partition", "keyed_1024", over="keyed_16"),
             Gate("keyed_1024_shared_100b", "small_shared_1024", over="small_1024"),
         ),

@@ -44,11 +44,17 @@ def choose(preset: str, only: Iterable[str]) -> Iterator[Case]:
 
     Raises:
         AttributeError: A case has no such field.
+        ValueError: No case of the preset has this value.
     """
-    wanted = [condition.partition("=") for condition in only]
-    for case in PRESETS[preset]():
-        if all(str(getattr(case, name)) in values.split(",") for name, _, values in wanted):
-            yield case
+    chosen = everything = list(PRESETS[preset]())
+    for condition in only:
+        name, _, values = condition.partition("=")
+        wanted, there = values.split(","), {str(getattr(case, name)) for case in everything}
+        if unknown := [value for value in wanted if value not in there]:
+            known = ", ".join(sorted(there))
+            raise ValueError(f"{name} is never {unknown[0]} in {preset}: it is one of {known}")
+        chosen = [case for case in chosen if str(getattr(case, name)) in wanted]
+    yield from chosen
 
 
 def measure(
@@ -140,6 +146,8 @@ def main() -> int:
         cases = list(choose(options.preset, options.only))
     except AttributeError as error:
         parser.error(f"a case has no field {error.name}")
+    except ValueError as error:
+        parser.error(str(error))
     if not cases:
         parser.error(f"no case of {options.preset} fits {' '.join(options.only)}")
     each_s = times.seconds + times.warm_s + EXTRA_S

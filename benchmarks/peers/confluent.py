@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from benchmarks.cases import BATCH_BYTES, IN_FLIGHT_BYTES, LINGER_MS, Case
+from benchmarks.cases import BATCH_BYTES, LINGER_MS, Case
 from benchmarks.figures import Schedule
 from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
 
@@ -32,7 +32,7 @@ def _producer(job: Job) -> Producer:
             "linger.ms": 0 if job.act == "single" else LINGER_MS,
             "sticky.partitioning.linger.ms": LINGER_MS,
             "batch.size": BATCH_BYTES,
-            "queue.buffering.max.kbytes": IN_FLIGHT_BYTES >> 10,
+            "queue.buffering.max.kbytes": job.case.in_flight_bytes >> 10,
             "queue.buffering.max.messages": UNLIMITED,  # the bytes are what bounds it
             "log_level": 3,
             **_request_limit(job.case),

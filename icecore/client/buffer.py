@@ -104,16 +104,17 @@ class Buffer:
     def add(self, queue: PartitionQueue, piece: Columns) -> Piece:
         """Put records into the open batch if it has room, else into a new one; where they are."""
         batch = queue.open
+        size_bytes = piece.size_bytes
         if batch is not None:
-            is_small = batch.size_bytes + piece.size_bytes <= self._batch_bytes
+            is_small = batch.size_bytes + size_bytes <= self._batch_bytes
             if not (is_small and piece.fits(batch)):
                 self.close(queue)
                 batch = None
         if batch is None:
             batch = self.open(queue)
-        self.used_bytes += piece.size_bytes
+        self.used_bytes += size_bytes
         start, end = piece.append_to(batch)
-        if 2 * batch.size_bytes >= self._batch_bytes:  # what follows would hardly fit
+        if batch.size_bytes + size_bytes > self._batch_bytes:  # as much again would not fit
             self.close(queue)
         return batch, start, end
 

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 _UInt64s: TypeAlias = npt.NDArray[np.uint64]
 
+_TAKEN_BYTES = 1 << 20
+"""Records are put into the order of their partitions by so much at a time: that memory is there
+from the time before, while memory for all of them would come from the system each time."""
+
 
 class Columns:
     """Records as columns of one length; ``rows`` holds them all when they come from Arrow."""
@@ -78,12 +82,19 @@ class Columns:
         partitions[self.hashes == 0] = keyless
         order = np.argsort(partitions, kind="stable")
         counts = np.bincount(partitions.astype(np.int64), minlength=count)
-        found = np.flatnonzero(counts).tolist()
-        sorted_ = self if len(found) == 1 else self._take(order)
-        end = 0
-        for partition, length in zip(found, counts[found].tolist(), strict=True):
-            start, end = end, end + length
-            yield partition, sorted_._slice(start, end)
+        found = np.flatnonzero(counts)
+        if len(found) == 1:
+            yield int(found[0]), self
+            return
+        ends = np.cumsum(counts[found])
+        size_bytes = np.cumsum(self._lengths[order])[ends - 1]
+        cuts = np.flatnonzero(np.diff(size_bytes // _TAKEN_BYTES)) + 1
+        start = 0
+        for numbers, row_ends in zip(np.split(found, cuts), np.split(ends, cuts), strict=True):
+            taken, before = self._take(order[start : row_ends[-1]]), start
+            for partition, end in zip(numbers.tolist(), row_ends.tolist(), strict=True):
+                yield partition, taken._slice(start - before, end - before)
+                start = end
 
     def pieces(self, batch_bytes: int) -> Iterator[Self]:
         """Consecutive parts of about ``batch_bytes``, at least one record each."""
@@ -143,14 +154,16 @@ class Columns:
         )
 
     def _take(self, order: Any) -> Self:
-        """The records in another order; at least two."""
+        """The records with these numbers, in this order."""
+        if len(order) == 1:
+            return self._slice(int(order[0]), int(order[0]) + 1)
         pick: Any = itemgetter(*order.tolist())
         return type(self)(
             self._lengths[order],
             None if self.hashes is None else self.hashes[order],
             {name: pick(column) for name, column in self._lists.items()},
             None if self._times is None else self._times[order],
-            None if self._rows is None else self._rows.take(order),
+            None if self._rows is None else _taken(self._rows, order),
         )
 
 
@@ -204,6 +217,14 @@ def columns_of(
         if headers is not None:
             lists["headers"] = [row for _, row, _ in labels]
     return Columns(lengths, hashes, lists, times, None)
+
+
+def _taken(rows: "pa.RecordBatch", order: Any) -> "pa.RecordBatch":
+    """In memory of the C library, which keeps it longer than that of Arrow does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.take(rows, order, boundscheck=False, memory_pool=pa.system_memory_pool())
 
 
 def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:

@@ -334,7 +334,7 @@ class Sender:
                 oldest = under_way.oldest_number
             if number - oldest >= queue.batches_kept or len(taken) == count_max:
                 break
-            if taken and batch.size_bytes > room_bytes:
+            if taken and (batch.size_bytes > room_bytes or not self._is_worth_it(queue, node_id)):
                 break
             sequence = 0
             if queue.identity.producer_id:

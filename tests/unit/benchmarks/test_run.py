@@ -245,8 +245,13 @@ def test_ours_say_which_settings_they_lack() -> None:
 def test_a_choice_that_fits_nothing_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for words, said in (("rf=9", "no case of short fits rf=9"), ("colour=1", "no field colour")):
-        monkeypatch.setattr("sys.argv", ["run", "--only", words])
+    for words, said in (
+        (["rf=9"], "rf is never 9 in short: it is one of 1, 3"),
+        (["kind=produce,rf=3"], "kind is never rf=3 in short: it is one of fetch, produce, single"),
+        (["colour=1"], "no field colour"),
+        (["kind=single", "spread=keyed", "--preset=peers"], "no case of peers fits kind=single"),
+    ):
+        monkeypatch.setattr("sys.argv", ["run", "--only", *words])
         with pytest.raises(SystemExit):
             run.main()
         assert said in capsys.readouterr().err
@@ -262,6 +267,9 @@ def test_a_preset_names_no_case_twice(preset: str) -> None:
 
 
 def test_bytes_in_flight_do_not_depend_on_partitions() -> None:
+    deep = Case("produce", in_flight_bytes=256 << 20)
+    assert deep.records_in_flight == 4 * deep.chunk_records == 256 << 10
+    assert (deep.label == Case("produce").label, "256 MiB in flight" in deep.label) == (False, True)
     for case in PRESETS["matrix"]():
         in_flight = case.records_in_flight * case.record_bytes
         assert IN_FLIGHT_BYTES - case.record_bytes < in_flight <= IN_FLIGHT_BYTES

@@ -156,6 +156,17 @@ async def test_what_waits_for_its_turn_grows(cluster: FakeCluster) -> None:
     assert len(partition.segments[0].batches) <= 3
 
 
+async def test_batches_are_filled_by_small_pieces(cluster: FakeCluster) -> None:
+    """What is added goes on until as much again would not fit."""
+    (partition,) = cluster.add_topic("t")
+    async with producer(cluster, linger_ms=100, batch_bytes=10_000) as p:
+        await p.send_and_wait("t", b"first")
+        for _ in range(36):
+            p.send_batch("t", [b"v" * 1_000])
+        await p.flush()
+    assert [end - base for base, end, _ in partition.segments[0].batches] == [1, 9, 9, 9, 9]
+
+
 async def test_columns_share_batches_with_what_fits(cluster: FakeCluster) -> None:
     (partition,) = cluster.add_topic("t")
     async with producer(cluster, linger_ms=50) as p:

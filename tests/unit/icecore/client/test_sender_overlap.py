@@ -138,6 +138,33 @@ async def test_a_small_batch_beside_many_waits_for_its_partition_and_grows(
         assert len(partitions[0].segments[0].batches) == 3, "what waited is one batch"
 
 
+async def test_a_small_batch_does_not_go_out_behind_a_full_one_beside_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits for the answer and grows."""
+    monkeypatch.setattr("icecore.client.sender.REQUEST_BYTES_MIN", 1)
+    busy = sender.OVERLAP_BATCHES_MAX + 1
+    async with (
+        FakeCluster(nodes=1, is_native=True, batches_kept=KEPT) as cluster,
+        producer(cluster, batch_bytes=10_000) as p,
+    ):
+        partitions = cluster.add_topic("t", busy + 1)
+        for number in range(busy + 1):
+            await p.send_and_wait("t", b"known", partition=number)
+        held = Held(cluster)
+        first = [p.send("t", b"1", partition=number) for number in range(busy)]
+        await held.until(1)
+        pieces = [p.send_batch("t", [bytes(4_000)], partition=busy) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        pieces.append(p.send_batch("t", [bytes(4_000)], partition=busy))
+        held.let_all_go()
+        found = [(await piece)[0].base_offset for piece in pieces]
+        await asyncio.gather(*(handle._wait() for handle in first))
+    assert found == [1, 2, 3, 4]
+    batches = partitions[busy].segments[0].batches
+    assert [end - base for base, end, _ in batches] == [1, 2, 2], "the third waited for the fourth"
+
+
 async def test_what_fails_before_its_turn_takes_no_other_partition_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
