@@ -2,10 +2,28 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from icecore.dev import LocalCluster
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _servers_make_no_mistakes() -> Iterator[None]:
+    """What an event loop had to catch is a mistake of ours, however well the test went."""
+    stop = LocalCluster.__exit__
+
+    def checked(cluster: LocalCluster, *error: Any) -> None:
+        stop(cluster, *error)
+        for log in (cluster.folder / "logs").glob("*.log"):
+            lines = log.read_text(errors="replace").splitlines()
+            mistakes = [line for line in lines if " ERROR asyncio " in line]
+            assert error[0] is not None or not mistakes, f"{log.name}: {mistakes[0]}"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalCluster, "__exit__", checked)
+        yield
 
 
 @pytest.fixture(scope="module")

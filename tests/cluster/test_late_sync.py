@@ -50,6 +50,21 @@ async def test_killed_processes_cost_nothing(own_cluster: LocalCluster) -> None:
     assert not any(each.lossy for each in await segments(cluster))
 
 
+async def test_bursts_that_are_due_at_once(own_cluster: LocalCluster) -> None:
+    """More than ``flush_bytes`` in many logs of a worker at the same time, again and again."""
+    cluster = own_cluster
+    await create(
+        cluster.bootstrap,
+        TOPIC,
+        partitions=16,
+        segment_bytes=256 << 20,
+        flush_mode=FlushMode.ASYNC,
+        flush_bytes=64 << 10,
+    )
+    before = await produce(cluster.bootstrap, TOPIC, numbered(0, 60_000, 1_000))
+    assert await read_all(cluster.bootstrap, TOPIC) == before
+
+
 async def test_one_machine_that_stopped_costs_nothing(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     await create_late(cluster)

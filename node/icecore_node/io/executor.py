@@ -127,10 +127,13 @@ class ThreadWorker(Generic[T]):
 
     def _delivered(self, result: object, items: int) -> None:
         self._undelivered -= items
-        self._deliver(result)
+        try:
+            self._deliver(result)
+        except Exception as error:  # somebody would wait for ever for what was not told
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """What was being written is in doubt: nothing is delivered, and nothing more processed."""
+        """What was being written, or who knows of it, is in doubt: nothing more is processed."""
         name = self._name
         event(_log, logging.CRITICAL, "worker_failed", worker=name, error=error, exc_info=error)
         self._closed = True

@@ -115,7 +115,9 @@ class IoWorker:
         """Set while a group is written, by whichever thread."""
         self._put_off: set[SegmentId] = set()
         """Logs that were written and must be synced when the timer ends."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at_s = 0.0
+        """On the loop's clock. A timer itself does not tell on every loop."""
         self._is_closed = False
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
             name, self._process, self._deliver, group_items_max=group_items_max
@@ -246,12 +248,12 @@ class IoWorker:
             return
         loop = asyncio.get_running_loop()
         self._put_off.add(segment_id)
-        at = loop.time() + within_ms / 1000
+        at_s = loop.time() + within_ms / 1000
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_at_s <= at_s:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._sync_now)
+        self._timer, self._timer_at_s = loop.call_at(at_s, self._sync_now), at_s
 
     def _sync_now(self) -> None:
         """All of them at once: what is due with them shares the sync."""

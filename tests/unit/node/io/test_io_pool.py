@@ -2,17 +2,21 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
+import uvloop
 
 from icecore.errors import IcecoreError, OutOfResourcesError
 from icecore.model import SegmentId
+from icecore.process.system import SystemClock
+from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
+from icecore_node.ports import Executor
 from icecore_node.storage.engine import NO_TAIL, AppendRequest, LogTail
 from icecore_node.storage.replica_store import ReplicaStore
 from tests.simulation.executor import SimExecutor
@@ -94,7 +98,7 @@ def test_a_broken_owner_costs_no_other_its_result(loop: SimLoop, mistakes: int) 
 class LateStore(Store):
     """Says of each append that it is to be synced later."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.within_ms = {1: 500, 2: 200}
         self.synced: list[tuple[float, list[int]]] = []
@@ -111,12 +115,14 @@ class LateStore(Store):
             raise self.errors.pop()
 
 
-def late_worker(store: LateStore, loop: SimLoop) -> IoWorker:
+def late_worker(
+    store: LateStore, loop: asyncio.AbstractEventLoop, executor: Executor | None = None
+) -> IoWorker:
     return IoWorker(
         "io-0",
         cast(ReplicaStore, store),
-        SimExecutor(None, random.Random(1)),
-        SimClock(loop),
+        executor or SimExecutor(None, random.Random(1)),
+        SimClock(loop) if isinstance(loop, SimLoop) else SystemClock(),
         NodeMetrics(),
         group_items_max=100,
         syncs=ShortSyncs(0),
@@ -170,3 +176,32 @@ def test_a_closed_worker_leaves_what_was_put_off_to_the_store(loop: SimLoop) -> 
 
     loop.run_until_complete(main())
     assert store.synced == []
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_burst_that_is_due_at_once_costs_nobody_a_result(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """What is due now is no timer on every loop. Servers run on uvloop."""
+    loop = make_loop()
+    failures, statuses = list[dict[str, Any]](), list[int]()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    store, owners = LateStore(loop), [Owner() for _ in range(200)]
+    store.within_ms = {1: 0, 2: 0, 3: 500}
+
+    async def main() -> None:
+        executor = ThreadExecutor(fatal=statuses.append)
+        worker = late_worker(store, loop, executor)
+        for number, owner in enumerate(owners):
+            worker.append(AppendRequest(number % 3 + 1, [], [], TAIL), owner)
+            if number % 50 == 0:
+                assert await asyncio.wait_for(worker.run(lambda: 7), 10) == 7
+        assert await asyncio.wait_for(worker.run(lambda: 7), 10) == 7
+        worker.close()
+        executor.close()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert failures == statuses == []
+    assert all(owner.told for owner in owners)
+    assert {1, 2} <= {each for _, segment_ids in store.synced for each in segment_ids}
