@@ -286,7 +286,13 @@ GROUPS = (
             Gate("cold_scan_rows", COLD, "scan_to_raw", unit="of raw reads"),
         ),
     ),
-    Group(_on_both(_RF3), _against_kafka("rf3", 4.0, 2.5)),
+    Group(
+        {**_on_both(_RF3), "async": ("icecore", replace(_RF3, flush="async"))},
+        (
+            *_against_kafka("rf3", 4.0, 2.5),
+            Gate("async_kafka_default", "async", over="kafka_default", floor=3.0),
+        ),
+    ),
     Group(
         {"icecore": ("icecore", _SINGLE), "kafka": ("kafka", _SINGLE)},
         (Gate("single_p50_kafka", "icecore", "p50_ms", "kafka", ceiling=1.2),),

@@ -6,6 +6,7 @@ folder with all data.
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -228,6 +229,7 @@ class Runner:
         if case.kind == "fetch":
             job = replace(job, records=self._fill(job))
         progress(f"{name}: {case.label}")
+        os.sync()  # what others left in the page cache would be written during this
         if case.kind != "single":
             warm_memory(min(WARM_MEMORY_BYTES, available_memory_bytes() // 2))
         if case.kind != "mixed":

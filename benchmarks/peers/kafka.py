@@ -39,7 +39,7 @@ offsets.topic.num.partitions=3
 log.segment.bytes=134217728
 num.replica.fetchers=2
 group.initial.rebalance.delay.ms=0
-file.delete.delay.ms=1000
+log.segment.delete.delay.ms=1000
 """
 
 
