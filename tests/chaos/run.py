@@ -39,6 +39,7 @@ from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
 from tests.simulation.checkers import answers_checked, check, lost_by_leader_acks
 from tests.simulation.history import History, Outcome
 from tests.simulation.observer import Observer
+from tests.support.server_logs import caught_by_loops
 
 COLUMNS = {
     "lost": ("lost", "unseen"),
@@ -130,6 +131,7 @@ async def _run_scenario(
         if scenario.is_smooth:
             report.problems += [f"an error surfaced: {error}" for error in traffic.errors[:20]]
         report.problems += await _read_everything(observer, traffic, recorder)
+        report.problems += caught_by_loops(cluster.folder)
         report.faults = world.faults
     finally:
         await net.close()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from icecore.dev import LocalCluster
+from tests.support.server_logs import caught_by_loops
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,10 +17,8 @@ def _servers_make_no_mistakes() -> Iterator[None]:
 
     def checked(cluster: LocalCluster, *error: Any) -> None:
         stop(cluster, *error)
-        for log in (cluster.folder / "logs").glob("*.log"):
-            lines = log.read_text(errors="replace").splitlines()
-            mistakes = [line for line in lines if " ERROR asyncio " in line]
-            assert error[0] is not None or not mistakes, f"{log.name}: {mistakes[0]}"
+        if error[0] is None:
+            assert list(caught_by_loops(cluster.folder)) == []
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalCluster, "__exit__", checked)
