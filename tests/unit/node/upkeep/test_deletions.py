@@ -1,8 +1,9 @@
 """How a node carries out delete orders: beside its workers, in groups, and each for ever."""
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -209,39 +210,36 @@ async def test_a_copy_of_another_record_stays(node: Node, known: int | None) -> 
     assert node.groups == [] and 1 in node.held
 
 
-async def test_a_newer_record_that_comes_before_the_turn_stops_it(node: Node) -> None:
+@contextlib.asynccontextmanager
+async def waits_for_its_turn(node: Node) -> AsyncIterator[None]:
+    """A copy is to be dropped; the turn of that comes when the body is done."""
     node.hold(1)
     node.held[1].segment = surplus(7)
     async with node.orders.alone(SegmentId(1)):
         node.deletions.drop_surplus(surplus(7))
         await finish(node)
-        node.held[1].segment = surplus(8)
+        yield
     await finish(node)
+
+
+async def test_a_newer_record_that_comes_before_the_turn_stops_it(node: Node) -> None:
+    async with waits_for_its_turn(node):
+        node.held[1].segment = surplus(8)
     assert node.groups == [] and 1 in node.held
 
 
 async def test_a_newer_record_that_says_the_same_is_obeyed_in_its_place(node: Node) -> None:
     """Else the copy would be no target of repair for as long as the stream lasts."""
-    node.hold(1)
-    node.held[1].segment = surplus(7)
-    async with node.orders.alone(SegmentId(1)):
-        node.deletions.drop_surplus(surplus(7))
-        await finish(node)
+    async with waits_for_its_turn(node):
         node.held[1].segment = surplus(8)  # another copy was lost meanwhile
         node.deletions.drop_surplus(surplus(8))
-    await finish(node)
     assert node.groups == [[1]] and not node.held
 
 
 async def test_a_copy_that_counts_since_is_kept(node: Node) -> None:
     """The order to drop it was taken back, and the copy found whole, before it was obeyed."""
-    node.hold(1)
-    node.held[1].segment = surplus(7)
-    async with node.orders.alone(SegmentId(1)):
-        node.deletions.drop_surplus(surplus(7))
-        await finish(node)
+    async with waits_for_its_turn(node):
         node.orders.note_copied(SegmentId(1), 8)
-    await finish(node)
     assert node.groups == [] and 1 in node.held
     node.held[1].segment = surplus(9)
     node.deletions.drop_surplus(surplus(9))
@@ -250,14 +248,9 @@ async def test_a_copy_that_counts_since_is_kept(node: Node) -> None:
 
 
 async def test_an_order_to_delete_holds_whatever_copy_was_to_be_dropped(node: Node) -> None:
-    node.hold(1)
-    node.held[1].segment = surplus(7)
-    async with node.orders.alone(SegmentId(1)):
-        node.deletions.drop_surplus(surplus(7))
-        await finish(node)
+    async with waits_for_its_turn(node):
         node.held[1].segment = surplus(8)
         node.deletions.order(1)
-    await finish(node)
     assert node.groups == [[1]] and not node.held
 
 
