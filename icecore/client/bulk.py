@@ -78,23 +78,25 @@ class Columns:
             keyless: The partition for records without a key (whose hash is 0).
         """
         assert self.hashes is not None
-        partitions = (self.hashes >> np.uint64(32)) % np.uint64(count)
+        partitions = ((self.hashes >> np.uint64(32)) % np.uint64(count)).astype(np.int64)
         partitions[self.hashes == 0] = keyless
         order = np.argsort(partitions, kind="stable")
-        counts = np.bincount(partitions.astype(np.int64), minlength=count)
+        counts = np.bincount(partitions)
         found = np.flatnonzero(counts)
         if len(found) == 1:
             yield int(found[0]), self
             return
-        ends = np.cumsum(counts[found])
-        size_bytes = np.cumsum(self._lengths[order])[ends - 1]
-        cuts = np.flatnonzero(np.diff(size_bytes // _TAKEN_BYTES)) + 1
-        start = 0
-        for numbers, row_ends in zip(np.split(found, cuts), np.split(ends, cuts), strict=True):
-            taken, before = self._take(order[start : row_ends[-1]]), start
-            for partition, end in zip(numbers.tolist(), row_ends.tolist(), strict=True):
+        runs = [found]
+        if self.size_bytes > _TAKEN_BYTES:
+            size_bytes = np.bincount(partitions, self._lengths)[found]
+            runs = np.split(found, np.flatnonzero(np.diff(size_bytes.cumsum() // _TAKEN_BYTES)) + 1)
+        end = 0
+        for run in runs:
+            lengths, before = counts[run].tolist(), end
+            taken = self._take(order[before : before + sum(lengths)])
+            for partition, length in zip(run.tolist(), lengths, strict=True):
+                start, end = end, end + length
                 yield partition, taken._slice(start - before, end - before)
-                start = end
 
     def pieces(self, batch_bytes: int) -> Iterator[Self]:
         """Consecutive parts of about ``batch_bytes``, at least one record each."""
