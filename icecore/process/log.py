@@ -105,9 +105,9 @@ def set_up(level: str, form: LogFormat) -> None:
 
 
 class OthersSeldom(logging.Filter):
-    """Lets through what is ours, and of each other logger one record a second, which says how many
-    were left out before it: gRPC logs a traceback for each compressed call, so a stranger could
-    fill the disk with them.
+    """Lets through what is ours, and of each other logger and level one record a second, which says
+    how many were left out before it: gRPC logs a traceback for each compressed call, so a stranger
+    could fill the disk with them.
 
     Args:
         now_s: A clock that never goes back.
@@ -116,20 +116,19 @@ class OthersSeldom(logging.Filter):
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now_s = now_s
-        self._last_s: dict[str, float] = {}
-        self._left_out: Counter[str] = Counter()
+        self._last_s: dict[tuple[str, int], float] = {}
+        self._left_out: Counter[tuple[str, int]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether this one is written."""
-        name = record.name
-        if name.startswith("icecore"):
+        if record.name.startswith("icecore"):
             return True
-        now_s = self._now_s()
-        if now_s - self._last_s.get(name, -math.inf) < OTHERS_EVERY_S:
-            self._left_out[name] += 1
+        kind, now_s = (record.name, record.levelno), self._now_s()
+        if now_s - self._last_s.get(kind, -math.inf) < OTHERS_EVERY_S:
+            self._left_out[kind] += 1
             return False
-        self._last_s[name] = now_s
-        if left_out := self._left_out.pop(name, 0):
+        self._last_s[kind] = now_s
+        if left_out := self._left_out.pop(kind, 0):
             record.msg, record.args = f"{record.getMessage()} (left out before: {left_out})", ()
         return True
 

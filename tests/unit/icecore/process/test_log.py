@@ -125,12 +125,15 @@ def test_others_are_heard_once_a_second_and_say_what_was_left_out() -> None:
     now_s = 0.0
     seldom = OthersSeldom(lambda: now_s)
 
-    def heard(name: str, text: str = "%s broke", *args: object) -> str | None:
-        record = logging.LogRecord(name, logging.ERROR, __file__, 1, text, args or ("it",), None)
+    def heard(
+        name: str, text: str = "%s broke", *args: object, level: int = logging.ERROR
+    ) -> str | None:
+        record = logging.LogRecord(name, level, __file__, 1, text, args or ("it",), None)
         return record.getMessage() if seldom.filter(record) else None
 
     assert [heard("grpc._cython.cygrpc") for _ in range(4)] == ["it broke", None, None, None]
-    assert heard("asyncio") == "it broke", "each other logger has its own second"
+    assert heard("asyncio", level=logging.INFO) == "it broke", "each other logger has its second"
+    assert heard("asyncio") == "it broke", "what matters less hides no error"
     assert all(heard("icecore_node.serving") for _ in range(100)), "ours say all"
     now_s = OTHERS_EVERY_S
     assert heard("grpc._cython.cygrpc", "100%% of %s", "it") == "100% of it (left out before: 3)"
