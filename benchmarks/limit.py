@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import hop
-from benchmarks.machine import describe, warm_memory
+from benchmarks.machine import describe
+from benchmarks.warm_memory import warm_memory
 
 MIB = 1 << 20
 RUNS = 5
@@ -38,6 +39,13 @@ def measure(
         mib: User data of one run; each writer writes all of it.
         runs: Whose median counts, after a discarded one.
     """
+    with warm_memory(2 * replication_factor * mib * MIB):
+        return _measured(folder, replication_factor, files, mib, runs)
+
+
+def _measured(
+    folder: Path, replication_factor: int, files: int, mib: int, runs: int
+) -> dict[str, float]:
     per_file = -(-mib // files)
     fresh = [_run(folder, replication_factor, files, per_file, None) for _ in range(runs + 1)]
     with tempfile.TemporaryDirectory(dir=folder) as kept:
@@ -118,7 +126,6 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=128)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     arguments = parser.parse_args()
-    warm_memory(2 * max(arguments.rf) * arguments.mib * MIB)
     about = describe(arguments.folder)
     others = {"sync_ms": sync_ms(arguments.folder), **hop.measure()}
     for replication_factor in arguments.rf:

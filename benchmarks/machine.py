@@ -4,7 +4,6 @@ running processes cost. Linux only: it reads /proc."""
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -91,18 +90,3 @@ def reset_peaks(pids: Mapping[str, int]) -> None:
     """Let the peak memory of running processes count from now on."""
     for pid in pids.values():
         Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def available_memory_bytes() -> int:
-    """What processes could still take without anything being swapped."""
-    return int(_first("/proc/meminfo", "MemAvailable").split()[0]) << 10
-
-
-def warm_memory(length_bytes: int) -> None:
-    """Touch memory once, so that the host has given it to this machine before anything counts.
-
-    On a virtual machine the first touch of a page can cost ten times the later ones. A child does
-    it, so that it does not count as our own peak.
-    """
-    code = f"bytearray(b'1') * {length_bytes}"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -21,15 +21,12 @@ from benchmarks import hop, limit
 from benchmarks.cases import OURS, Case
 from benchmarks.cluster import Missing, PeerFailed, System
 from benchmarks.lifetime import uninterrupted
-from benchmarks.machine import available_memory_bytes, warm_memory
 from benchmarks.systems import Systems
+from benchmarks.warm_memory import warm_memory
 from benchmarks.workload import Job
 from tests.support.minio import minio_program
 
 GIB = 1 << 30
-WARM_MEMORY_BYTES = 8 * GIB
-"""Of what a measurement writes, the page cache takes as much as it can get. The limit writes less
-and over again, to pages that it has had before; so do machines that never give memory away."""
 FREE_BYTES_MIN = 20 * GIB
 CLIENT_EXTRA_S = 180.0
 """What a client may take beside warm-up and measuring: to start, to touch partitions, to end."""
@@ -230,9 +227,11 @@ class Runner:
             job = replace(job, records=self._fill(job))
         progress(f"{name}: {case.label}")
         os.sync()  # what others left in the page cache would be written during this
-        if case.kind != "single":
-            warm_memory(min(WARM_MEMORY_BYTES, available_memory_bytes() // 2))
-        if case.kind != "mixed":
+        with contextlib.nullcontext() if case.kind == "single" else warm_memory():
+            return self._measured(job)
+
+    def _measured(self, job: Job) -> dict[str, Any]:
+        if job.case.kind != "mixed":
             return self._client(job).result()
         with self._client(replace(job, act="follow")) as follow:
             produced = self._client(replace(job, act="produce")).result()
