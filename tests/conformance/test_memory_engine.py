@@ -1,11 +1,18 @@
 """The engine in memory: what its process takes with it, and how much it may hold."""
 
+import gc
+
 import pytest
 
 from icecore.errors import OutOfSpaceError
 from icecore_node.storage.engine import FoundLog, KnownLog, LogEnd, NewLog
-from icecore_node.storage.memory_engine.memory_budget import BATCH_BYTES, MemoryBudget
+from icecore_node.storage.memory_engine.memory_budget import (
+    BATCH_BYTES,
+    COPIES_SHARE,
+    MemoryBudget,
+)
 from icecore_node.storage.memory_engine.memory_engine import LOST, LogMemory, MemoryEngine
+from icecore_node.storage.memory_engine.memory_log import MemoryLog
 from tests.conformance.engine_suite import FAR, accept, append, opened
 from tests.conformance.log_builder import LogBuilder, identity
 
@@ -14,8 +21,9 @@ class MemoryProcess:
     """An ``EngineBench`` as it is in production: the memory goes with the process."""
 
     def __init__(self, bytes_max: int = 1 << 20) -> None:
+        """Appends fail from so many bytes on."""
         self.condemned: dict[int, str] = {}
-        self._bytes_max = bytes_max
+        self._bytes_max = bytes_max // COPIES_SHARE
         self.kill()
 
     def kill(self) -> None:
@@ -93,8 +101,23 @@ def test_bytes_and_batches_are_counted() -> None:
     assert bench.budget.used_bytes == 2 * (size + 7 * BATCH_BYTES)
     bench.engine.drop([log.identity])
     assert bench.budget.used_bytes == 0
-    with pytest.raises(OutOfSpaceError, match="memory_engine_bytes 1048576"):
+    with pytest.raises(OutOfSpaceError, match="beyond 2 times memory_engine_bytes 524288"):
         bench.budget.take(1 << 20, 1)
+
+
+def test_a_log_that_is_gone_waits_for_no_collection() -> None:
+    """A node collects its oldest objects seldom: gigabytes of batches would stay until then."""
+    bench = MemoryProcess()
+    log = opened(bench, 1)
+    append(bench, log, 3)
+    gc.collect()
+    gc.disable()
+    try:
+        assert any(isinstance(each, MemoryLog) for each in gc.get_objects())
+        bench.engine.drop([log.identity])
+        assert not any(isinstance(each, MemoryLog) for each in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def test_the_loop_may_append() -> None:

@@ -69,10 +69,9 @@ class HeldBatches:
 class MemoryLog:
     """A ``BatchLog`` whose bytes are here."""
 
-    __slots__ = ("base", "end", "failed", "handle", "held", "identity", "is_sealed", "tails")
+    __slots__ = ("base", "end", "failed", "held", "identity", "is_sealed", "tails")
 
     def __init__(self, identity: SegmentIdentity, start_timestamp_ms: int) -> None:
-        self.handle = self
         self.held = HeldBatches()
         self.is_sealed = False
         self.failed: IcecoreError | None = None
@@ -88,6 +87,12 @@ class MemoryLog:
         self.identity = identity
         self.base: Place = (start, 0)
         self.end: Place = self.base
+
+    @property
+    def handle(self) -> "MemoryLog":
+        """See ``BatchLog.handle``. No reference: in a cycle the batches of a log that is gone would
+        stay until somebody looks for garbage."""
+        return self
 
     def using(self) -> AbstractContextManager[HeldBatches]:
         """See ``Handle.using``: what was there when a read began stays until it ends."""
