@@ -120,8 +120,9 @@ class NodeSettings(Settings):
 
     memory_engine_bytes: ByteSize = _size(
         1 * GIB,
-        "Active segments of topics with engine memory, of all of them together; beyond it appends"
-        " are refused as by a full disk.",
+        "Active segments of topics with engine memory, of all of them together. From half of it on"
+        " the largest are sealed early, near the end producers wait; copies of what other nodes"
+        " lead may take as much again.",
         least=0,
     )
 

@@ -60,6 +60,7 @@ class NodeSample:
     produce_inflight_bytes: int = 0
     disks: tuple[tuple[str, int, int, bool], ...] = ()
     """(path, used bytes, free bytes, whether it counts) of each."""
+    memory_engine_bytes: int = 0
 
 
 class NodeMetrics:
@@ -247,6 +248,11 @@ class _Gauges(Collector):
                 "icecore_produce_inflight_bytes",
                 "Produce requests held in memory.",
                 sample.produce_inflight_bytes,
+            ),
+            (
+                "icecore_memory_engine_bytes",
+                "Logs of topics with engine memory that are not on disk yet.",
+                sample.memory_engine_bytes,
             ),
         ):
             yield GaugeMetricFamily(name, text, value=value)

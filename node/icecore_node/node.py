@@ -43,6 +43,7 @@ from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.digest_queue import DigestQueue
 from icecore_node.registry.finish_seal import SealFinisher
 from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.memory_room import MemoryRoom
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.registry.topic_mirror import TopicMirror
@@ -153,6 +154,7 @@ class Node:
         self.mirror = TopicMirror()
         self.replicas = ReplicaTable(self._readers, self.mirror)
         self.leaders = Leaders(self.replicas, context.identity.node_id, context.peers)
+        self._memory_room = MemoryRoom(context.clock, context.disks.memory, self.leaders.all)
         self.orders = Orders(context.identity)
         self._damage = Damage(context, self._news, self._readers)
         self._reading = ReplicaReading(context, self._damage)
@@ -193,7 +195,7 @@ class Node:
             context,
             self._coordinator,
             self._producer_ids,
-            ProduceHandler(context, self.leaders, HeavyWork(context.executor)),
+            ProduceHandler(context, self.leaders, HeavyWork(context.executor), self._memory_room),
             FetchHandler(
                 context,
                 table,
@@ -387,6 +389,7 @@ class Node:
                 due = self.leaders.all()  # also of those that rest the core must know it
             for leader in due:
                 leader.tick()
+            self._memory_room.tick()
 
     async def _sync_index(self) -> None:
         while True:

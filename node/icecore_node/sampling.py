@@ -31,6 +31,7 @@ def sample(context: NodeContext, table: ReplicaTable, produce_inflight_bytes: in
         ),
         tail_cache_bytes=context.cache.bytes,
         produce_inflight_bytes=produce_inflight_bytes,
+        memory_engine_bytes=context.disks.memory.used_bytes,
     )
 
 

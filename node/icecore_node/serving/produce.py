@@ -35,6 +35,7 @@ from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.leaders import Leaders
+from icecore_node.registry.memory_room import MemoryRoom
 from icecore_node.roles.leader import Leader, Offered, Produced
 from icecore_node.serving.batch_checks import (
     CheckedBatch,
@@ -135,8 +136,15 @@ class _ProduceCall:
 class ProduceHandler:
     """Handler of ``DataService/Produce``."""
 
-    def __init__(self, context: NodeContext, leaders: Leaders, heavy_work: HeavyWork) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        leaders: Leaders,
+        heavy_work: HeavyWork,
+        memory_room: MemoryRoom,
+    ) -> None:
         self._context = context
+        self._memory_room = memory_room
         self._heavy_work = heavy_work
         self._leaders = leaders
         self._last_later: dict[_Line, asyncio.Task[None]] = {}
@@ -303,10 +311,17 @@ class ProduceHandler:
             except IcecoreError as error:
                 call.settle(slot, error)
                 continue
-            records += checked.header.record_count
-            length += checked.header.batch_length
             offered.setdefault(leader, []).append(Offered(slot, checked.data, checked.header))
         for leader, group in offered.items():
+            size_bytes = sum(each.header.batch_length for each in group)
+            try:
+                self._memory_room.take(leader, size_bytes)
+            except ThrottledError as error:  # all of them: they keep their order
+                for each in group:
+                    call.settle(each.slot, error)
+                continue
+            records += sum(each.header.record_count for each in group)
+            length += size_bytes
             call.offered(len(group))
             leader.produce(call, call.acks, group)
         self._context.metrics.produce_records.inc(records)

@@ -16,7 +16,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.fail_stop import DiskLoss
 from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
 from icecore_node.storage.disk_levels import DiskLimits
-from icecore_node.storage.port import DiskUsage
+from icecore_node.storage.port import NO_MEMORY, DiskUsage, HeldMemory
 
 _OnLost = Callable[[Sequence[SegmentId], str], object]
 
@@ -65,6 +65,8 @@ class Disks:
         self._control = control
         self._disks = {disk.name: disk for disk in disks}
         self.limits = limits
+        self.memory: HeldMemory = NO_MEMORY
+        """See ``StoredDisks.memory``; whoever makes engines without a disk sets it."""
         self._losses = {
             disk.name: DiskLoss(disk.path, partial(self._lost, disk.name))
             for disk in disks

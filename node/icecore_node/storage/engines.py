@@ -72,7 +72,7 @@ def make_store(
             raise
         except IcecoreError as error:
             disks.loss_of(disk.name).leave_out(f"it can't be used: {error}")
-    memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
+    disks.memory = memory = LogMemory(MemoryBudget(settings.memory_engine_bytes))
     engines: dict[str, Engine] = {
         SEGMENT_ENGINE: files,
         **further,

@@ -8,7 +8,7 @@ OutOfResourcesError: a shortage, which says nothing about any replica (R52).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from icecore.errors import IcecoreError
 from icecore.model import Epoch, SegmentId, Token
@@ -47,8 +47,43 @@ class DiskUsage:
     """Why it does not count; empty while it does."""
 
 
+class HeldMemory(Protocol):
+    """What logs take that are in memory. Any thread; a number may be a moment old."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Of all of them."""
+        ...
+
+    @property
+    def bytes_max(self) -> int:
+        """``memory_engine_bytes``: what producers may fill; copies may take as much again."""
+        ...
+
+    def sealed_bytes(self) -> int:
+        """Of those that go as soon as they are on disk."""
+        ...
+
+
+class _NoMemory:
+    used_bytes: Final = 0
+    bytes_max: Final = 0
+
+    def sealed_bytes(self) -> int:
+        return 0
+
+
+NO_MEMORY: Final[HeldMemory] = _NoMemory()
+"""Of a store whose engines all have a disk."""
+
+
 class StoredDisks(Protocol):
     """The disks that replicas lie on."""
+
+    @property
+    def memory(self) -> HeldMemory:
+        """What takes the place of a disk for engines without one."""
+        ...
 
     def usage(self) -> list[DiskUsage]:
         """Each of them, the first one first. Raises StorageError for that one."""

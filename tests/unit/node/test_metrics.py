@@ -14,7 +14,7 @@ def sample() -> NodeSample:
     leader = PartitionSample("t", 0, 5, 10, 12, True, 2, 3, ((2, 0), (3, 7)))
     follower = PartitionSample("t", 1, 0, 1, 1, False, 0, 3)
     disks = (("/a", 60, 300, True), ("/b", 40, 600, False))
-    return NodeSample((leader, follower), (("active", 2), ("sealed", 4)), 100, 900, 7, 8, disks)
+    return NodeSample((leader, follower), (("active", 2), ("sealed", 4)), 100, 900, 7, 8, disks, 9)
 
 
 def shown(metrics: NodeMetrics) -> dict[str, float]:
@@ -64,6 +64,7 @@ def test_gauges_come_from_the_sample() -> None:
     assert values['icecore_replica_lag_offsets{partition="0",replica="3",topic="t"}'] == 7
     assert values['icecore_segments{state="sealed"}'] == 4
     assert values["icecore_disk_free_bytes"] == 900
+    assert values["icecore_memory_engine_bytes"] == 9
 
 
 def test_nodes_of_one_process_do_not_share_counts() -> None:

@@ -1,4 +1,9 @@
-"""How much logs in memory may take together; what finds no room is refused as by a full disk."""
+"""How much logs in memory may take together; what finds no room is refused as by a full disk.
+
+Producers are refused before (``storage/memory_levels.py``), at a share of ``memory_engine_bytes``.
+What they were promised may take as much again: followers that found no room could agree to no end
+of their segments, and a segment that is never sealed never makes room.
+"""
 
 from typing import Final
 
@@ -7,6 +12,8 @@ from icecore_node.storage.files.locks import Lock
 
 BATCH_BYTES: Final = 256
 """What a batch takes besides its bytes: an object, and where it is."""
+COPIES_SHARE: Final = 2
+"""Of ``memory_engine_bytes``: from there on appends fail, whoever asks."""
 
 
 class MemoryBudget:
@@ -22,13 +29,13 @@ class MemoryBudget:
         self._lock = Lock()
 
     def take(self, size_bytes: int, batches: int) -> None:
-        """Count batches that come. Raises OutOfSpaceError, and counts nothing, beyond the bound."""
+        """Count batches that come. Raises OutOfSpaceError, and counts nothing, when it can't be."""
         need = size_bytes + batches * BATCH_BYTES
         with self._lock:
-            if self.used_bytes + need > self.bytes_max:
+            if self.used_bytes + need > COPIES_SHARE * self.bytes_max:
                 raise OutOfSpaceError(
                     f"active segments in memory take {self.used_bytes} bytes, {need} more are "
-                    f"beyond memory_engine_bytes {self.bytes_max}"
+                    f"beyond {COPIES_SHARE} times memory_engine_bytes {self.bytes_max}"
                 )
             self.used_bytes += need
 

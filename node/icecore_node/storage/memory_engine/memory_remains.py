@@ -17,6 +17,20 @@ class LogMemory:
     logs: dict[SegmentId, MemoryLog] = field(default_factory=dict)
     aside: dict[SegmentId, list[MemoryLog]] = field(default_factory=dict)
 
+    @property
+    def used_bytes(self) -> int:
+        """See ``HeldMemory.used_bytes``."""
+        return self.budget.used_bytes
+
+    @property
+    def bytes_max(self) -> int:
+        """See ``HeldMemory.bytes_max``."""
+        return self.budget.bytes_max
+
+    def sealed_bytes(self) -> int:
+        """See ``HeldMemory.sealed_bytes``."""
+        return sum(log.end[1] for log in list(self.logs.values()) if log.is_sealed)
+
     def copies(self, segment_id: SegmentId) -> Iterator[MemoryLog]:
         """All that is left of one log."""
         yield from self.aside.get(segment_id, ())

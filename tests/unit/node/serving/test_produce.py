@@ -43,12 +43,18 @@ class OneLeader:
         self.lookups = 0
         self.gone_after = 1_000
         self.flush_mode = FlushMode.SYNC
+        self.room_bytes = 1 << 30
 
     def leader(self, *_: object) -> "OneLeader":
         self.lookups += 1
         if self.lookups > self.gone_after:
             raise NotLeaderError("somebody else is")
         return self
+
+    def take(self, _: object, length_bytes: int) -> None:
+        self.room_bytes -= length_bytes
+        if self.room_bytes < 0:
+            raise ThrottledError("memory", retry_after_ms=50)
 
     def produce(self, waiter: ProduceWaiter, _: object, group: Sequence[Offered]) -> None:
         for each in group:
@@ -72,7 +78,9 @@ def handler(leader: OneLeader, executor: ThreadExecutor) -> ProduceHandler:
         settings=SimpleNamespace(produce_inflight_bytes_max=64 << 20),
         identity=Identity(1),
     )
-    return ProduceHandler(cast(Any, context), cast(Any, leader), HeavyWork(executor))
+    room = SimpleNamespace(take=leader.take)
+    heavy_work = HeavyWork(executor)
+    return ProduceHandler(cast(Any, context), cast(Any, leader), heavy_work, cast(Any, room))
 
 
 def request(*batches: bytes, timeout_ms: int = 10_000) -> bytes:
@@ -122,6 +130,18 @@ async def test_who_leads_is_asked_again_after_the_check(executor: ThreadExecutor
     body = request(large(3), batch_of(1))
     assert await reasons(handler(leader, executor), body) == ["NOT_LEADER"] * 2
     assert leader.appended == []
+
+
+async def test_what_memory_has_no_room_for_is_refused_as_a_whole(executor: ThreadExecutor) -> None:
+    """A later batch that found room would pass an earlier one that did not."""
+    leader = OneLeader()
+    produce = handler(leader, executor)
+    leader.room_bytes = len(batch_of(2)) + len(batch_of(3)) - 1
+    assert await reasons(produce, request(batch_of(2), batch_of(3))) == ["THROTTLED"] * 2
+    assert leader.appended == [] and produce.inflight_bytes == 0
+    leader.room_bytes = len(batch_of(2))
+    assert await reasons(produce, request(batch_of(2))) == [""]
+    assert leader.appended == [2]
 
 
 async def test_nothing_is_appended_after_the_time_is_over(

@@ -1,0 +1,46 @@
+"""How full the memory of active logs is, and which tails roll so that it does not get full. Pure.
+
+``segment_bytes`` says when one segment is full, and knows nothing of the others: the tails of many
+partitions would take all of ``memory_engine_bytes`` before one of them is due. A log in memory that
+finds no room costs its partition the leader, so a node acts before: from half on tails roll, the
+largest first, and go to disk; near the end whoever produces has to wait.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+ROLL_SHARE: Final = 0.5
+"""So much of it all open tails together may take."""
+TIGHT_SHARE: Final = 0.875
+"""From here on producers wait."""
+ROLLS_AT_ONCE: Final = 64
+
+SPARE_SHARE: Final = 0.125
+"""Up to here nobody counts, for no topic has so many replicas that it could be tight."""
+
+Tail = TypeVar("Tail")
+
+
+def tails_to_roll(
+    led_bytes: Mapping[Tail, int], promised_bytes: int, followed_bytes: int, bytes_max: int
+) -> list[Tail]:
+    """The tails to roll now, the largest first.
+
+    Args:
+        led_bytes: What each tail takes that is led here and was not asked yet.
+        promised_bytes: What all copies of these take. Who leads most of what there is has to roll
+            it, though memory elsewhere holds as much of it.
+        followed_bytes: What tails take that are led elsewhere. Their leaders roll them: here as
+            much goes as is our share of what is too much.
+        bytes_max: Of all logs in memory.
+    """
+    own_bytes = sum(led_bytes.values())
+    open_bytes = max(own_bytes + followed_bytes, promised_bytes)
+    left_bytes = (open_bytes - ROLL_SHARE * bytes_max) * own_bytes / max(1, open_bytes)
+    found: list[Tail] = []
+    for tail in sorted(led_bytes, key=lambda each: -led_bytes[each])[:ROLLS_AT_ONCE]:
+        if left_bytes <= 0:
+            break
+        found.append(tail)
+        left_bytes -= led_bytes[tail]
+    return found
