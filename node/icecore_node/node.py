@@ -154,7 +154,7 @@ class Node:
         self.mirror = TopicMirror()
         self.replicas = ReplicaTable(self._readers, self.mirror)
         self.leaders = Leaders(self.replicas, context.identity.node_id, context.peers)
-        self._memory_room = MemoryRoom(context.clock, context.disks.memory, self.leaders.all)
+        self._memory_room = MemoryRoom(context.clock, context.disks.memory)
         self.orders = Orders(context.identity)
         self._damage = Damage(context, self._news, self._readers)
         self._reading = ReplicaReading(context, self._damage)

@@ -6,8 +6,9 @@ its partition the leader, and a follower that found none the end of its segment.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
+from weakref import WeakSet
 
 from icecore.errors import ThrottledError
 from icecore.model import MEMORY_ENGINE, SegmentId
@@ -32,15 +33,14 @@ class MemoryRoom:
     Args:
         clock: Says when to look again.
         memory: What logs take.
-        leaders: All of this node.
     """
 
-    def __init__(
-        self, clock: Clock, memory: HeldMemory, leaders: Callable[[], Sequence[Leader]]
-    ) -> None:
+    def __init__(self, clock: Clock, memory: HeldMemory) -> None:
         self._clock = clock
         self._memory = memory
-        self._leaders = leaders
+        self._led: WeakSet[Leader] = WeakSet()
+        """Whose logs are in memory: all that were appended to, for leaders begin with nothing. A
+        node may lead very many others."""
         self._asked: set[SegmentId] = set()
         self._looked_ms = -LOOK_MS
         self._counted_ms = -COUNT_MS
@@ -51,7 +51,10 @@ class MemoryRoom:
     def take(self, leader: Leader, length_bytes: int) -> None:
         """A batch is to be appended. Raises ThrottledError when it has to be sent again later."""
         settings, memory = leader.segment.settings, self._memory
-        if settings.engine != MEMORY_ENGINE or memory.used_bytes <= SPARE_SHARE * memory.bytes_max:
+        if settings.engine != MEMORY_ENGINE:
+            return
+        self._led.add(leader)
+        if memory.used_bytes <= SPARE_SHARE * memory.bytes_max:
             return
         self._count()
         if max(memory.used_bytes, self._promised_bytes) > TIGHT_SHARE * memory.bytes_max:
@@ -69,7 +72,7 @@ class MemoryRoom:
             self._promised_bytes = sum(map(_promised_bytes, self._tails()))
 
     def _tails(self) -> list[Leader]:
-        return [each for each in self._leaders() if each.segment.settings.engine == MEMORY_ENGINE]
+        return [each for each in self._led if each.replica.role is each]
 
     def tick(self) -> None:
         """Time has passed: roll what is too much."""

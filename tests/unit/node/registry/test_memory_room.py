@@ -20,7 +20,8 @@ class Led:
         settings = SegmentSettings(engine=engine, replication_factor=rf)
         self.segment = SimpleNamespace(settings=settings)
         self.tail = SimpleNamespace(length_bytes=length)
-        self.replica = SimpleNamespace(segment_id=number, log=SimpleNamespace(tail=self.tail))
+        log = SimpleNamespace(tail=self.tail)
+        self.replica = SimpleNamespace(segment_id=number, log=log, role=self)
         self.fed: list[object] = []
 
     def feed(self, item: object) -> None:
@@ -34,10 +35,17 @@ class Bench:
         self.leaders, self.followed, self.sealed = list(leaders), followed, sealed
         self.bytes_max, self.now_ms = MAX, 0.0
         clock = SimpleNamespace(monotonic_ms=lambda: self.now_ms)
-        self.room = MemoryRoom(cast(Any, clock), self, cast(Any, self.all))
+        self.room = MemoryRoom(cast(Any, clock), self)
+        self.lead(*leaders)
 
-    def all(self) -> list[Led]:
-        return list(self.leaders)
+    def lead(self, *leaders: Led) -> None:
+        """These, and no others; each has taken something."""
+        for each in self.leaders:
+            each.replica.role = each if each in leaders else None
+        self.leaders = list(leaders)
+        bytes_max, self.bytes_max = self.bytes_max, 1 << 40
+        assert all(self.take(each, 0) for each in leaders)
+        self.bytes_max = bytes_max
 
     @property
     def used_bytes(self) -> int:
@@ -88,9 +96,11 @@ def test_copies_count_before_they_are_there() -> None:
 
 
 def test_while_there_is_much_room_nobody_counts() -> None:
-    bench = Bench(Led(1, 125))
-    bench.leaders = []
-    assert all(bench.take(Led(1, 1), 500) for _ in range(10))
+    led = Led(1, 125)
+    bench = Bench(led)
+    assert all(bench.take(led, 500) for _ in range(10))
+    led.tail.length_bytes = 126
+    assert bench.take(led, 750) and not bench.take(led, 1)
 
 
 @pytest.mark.parametrize("bytes_max", [0, 1])
@@ -122,5 +132,6 @@ def test_sealed_logs_are_as_good_as_gone_and_empty_tails_never_roll() -> None:
 def test_a_tail_of_the_same_partition_is_another_one() -> None:
     bench = Bench(Led(1, 600))
     assert bench.tick() == [1]
-    bench.leaders, bench.now_ms = [Led(2, 600)], LOOK_MS
+    bench.now_ms = LOOK_MS
+    bench.lead(Led(2, 600))
     assert bench.tick() == [2]
