@@ -89,6 +89,23 @@ def test_what_finds_no_room_is_refused_and_what_goes_makes_room() -> None:
     assert bench.budget.used_bytes == 0
 
 
+def test_what_ends_a_segment_is_never_refused() -> None:
+    """It is sealed then, and goes; without that a node that is full would stay so."""
+    bench = MemoryProcess(2_000)
+    log = opened(bench, 1)
+    while append(bench, log, 1, size=500).error is None:
+        pass
+    end = bench.engine.reader.tail(1).end_offset
+    bench.engine.truncate(1, end)
+    request = log.request_of(end, end + 1)
+    request.ends_segment = True
+    bench.engine.append_group([request])
+    assert request.error is None and bench.engine.reader.tail(1).end_offset == end + 1
+    assert bench.budget.used_bytes > 2_000
+    bench.engine.drop([log.identity])
+    assert bench.budget.used_bytes == 0
+
+
 def test_bytes_and_batches_are_counted() -> None:
     bench = MemoryProcess()
     log = opened(bench, 1)

@@ -46,7 +46,7 @@ class CopyReports:
         self.count = 0
         """Of reports until now."""
         self._crowded: dict[NodeId, frozenset[SegmentId]] = {}
-        """By node: segments that grow there on a disk that is getting full."""
+        """By node: segments that grow there on a disk, or in memory, that is getting full."""
         self.shut_out: dict[SegmentId, None] = {}
         """ACTIVE segments that some member can't append to, for it promised a higher epoch."""
         self.deleted = DeletedCopies()
@@ -65,7 +65,8 @@ class CopyReports:
                 unknown[segment_id] = self.count
 
     def note_crowded(self, node_id: NodeId, segment_ids: Sequence[SegmentId]) -> None:
-        """These grow on a disk that is getting full, while the node has others; all of them."""
+        """These grow on a disk that is getting full, while the node has others, or in memory that
+        is; all of them."""
         self._crowded[node_id] = frozenset(segment_ids[:UNKNOWN_KEPT_MAX])
 
     @property

@@ -15,7 +15,7 @@ from icecore.model import MEMORY_ENGINE, SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_node.roles.leader import Leader
-from icecore_node.storage.memory_levels import SPARE_SHARE, TIGHT_SHARE, tails_to_roll
+from icecore_node.storage.memory_levels import SPARE_SHARE, is_tight, tails_to_roll
 from icecore_node.storage.port import HeldMemory
 from icecore_replication import inputs
 
@@ -57,7 +57,7 @@ class MemoryRoom:
         if memory.used_bytes <= SPARE_SHARE * memory.bytes_max:
             return
         self._count()
-        if max(memory.used_bytes, self._promised_bytes) > TIGHT_SHARE * memory.bytes_max:
+        if is_tight(memory, self._promised_bytes):
             raise ThrottledError(
                 f"active segments in memory take {memory.used_bytes} bytes of memory_engine_bytes "
                 f"{memory.bytes_max}; they are being sealed to make room",

@@ -1,4 +1,4 @@
-"""Followers and space: who ran out of it, or may not follow, follows again when there is room.
+"""Followers and space, on disk or in memory: who ran out of it follows again when there is room.
 
 Before that, what is not durable is cut off: a follower begins at a durable end (R11).
 """
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Set
 
 from icecore.errors import SHORTAGES, IcecoreError
-from icecore.model import SegmentId
+from icecore.model import MEMORY_ENGINE, SegmentId
 from icecore.process.log import event
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
@@ -17,6 +17,7 @@ from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
+from icecore_node.storage.memory_levels import is_tight
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class FollowerSpace:
         role = replica.role
         while replica.life.is_idle or (role is not None and replica.role is role):
             await asyncio.sleep(RETRY_S)
-            if not await self._has_room(replica.segment_id):
+            if not await self._has_room(replica):
                 continue
             async with self._orders.alone(replica.segment_id):
                 if not (replica.life.is_idle or (role is not None and replica.role is role)):
@@ -74,9 +75,12 @@ class FollowerSpace:
             event(_log, logging.INFO, "following_again", segment_id=replica.segment_id)
             return
 
-    async def _has_room(self, segment_id: SegmentId) -> bool:
-        """Whether its disk has room for logs to grow; False as well while that is unknown."""
-        context = self._context
+    async def _has_room(self, replica: Replica) -> bool:
+        """Whether its disk or memory has room for logs to grow; False as well while that is
+        unknown."""
+        context, segment_id = self._context, replica.segment_id
+        if _is_in_memory(replica):
+            return not is_tight(context.disks.memory)
         try:
             usage = await context.executor.run(context.disks.usage)
         except IcecoreError as error:
@@ -98,6 +102,18 @@ class FollowerSpace:
             if disks and isinstance(replica.role, Leader | Follower)
             if replica.log.tail.end_offset > replica.base_offset
             if self._context.disks.on(replica.segment_id) in disks
+        ]
+
+    def growing_in_memory(self) -> list[SegmentId]:
+        """What others lead and takes memory here, once that is nearly full: who leads it may have
+        much room, and seals it no sooner than it is asked to. Our own see ``memory_room.py``."""
+        if not is_tight(self._context.disks.memory):
+            return []
+        return [
+            replica.segment_id
+            for replica in self._table
+            if _is_in_memory(replica) and not isinstance(replica.role, Leader)
+            if not replica.sealed and replica.log.tail.end_offset > replica.base_offset
         ]
 
     async def pause_following_on(self, full_disks: Set[str]) -> None:
@@ -147,3 +163,9 @@ class FollowerSpace:
         """Nobody follows again."""
         for task in list(self._waiting):
             task.cancel()
+
+
+def _is_in_memory(replica: Replica) -> bool:
+    """Whether an active log of it is."""
+    record = replica.segment
+    return record is not None and record.settings.engine == MEMORY_ENGINE

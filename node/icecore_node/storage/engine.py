@@ -123,6 +123,8 @@ class AppendRequest:
     sync_within_ms: int | None = None
     """Set by ``append_group``: they count, but are only written, and a sync is due by then
     (``LateSyncs``). None = durable."""
+    ends_segment: bool = False
+    """The segment can't be sealed, and make room, without them: no bound of ours refuses them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,23 @@ largest first, and go to disk; near the end whoever produces has to wait.
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
+from icecore_node.storage.port import HeldMemory
+
 ROLL_SHARE: Final = 0.5
 """So much of it all open tails together may take."""
 TIGHT_SHARE: Final = 0.875
-"""From here on producers wait."""
+"""From here on producers wait, and leaders elsewhere are asked to roll."""
 ROLLS_AT_ONCE: Final = 64
 
 SPARE_SHARE: Final = 0.125
 """Up to here nobody counts, for no topic has so many replicas that it could be tight."""
 
 Tail = TypeVar("Tail")
+
+
+def is_tight(memory: HeldMemory, promised_bytes: int = 0) -> bool:
+    """Whether nothing more is taken in. What was promised to replicas counts if it is more."""
+    return max(memory.used_bytes, promised_bytes) > TIGHT_SHARE * memory.bytes_max
 
 
 def tails_to_roll(

@@ -246,6 +246,7 @@ class SegmentCopier:
             ):
                 raise CorruptBatchError("the donor's batches do not continue our log")
             request = log.extend(StampedBatch.received(data, position, header))
+            request.ends_segment = True
             log.producers.apply_header(header)
             log.worker.append(request, waiter)
         await self._context.pool.probe()

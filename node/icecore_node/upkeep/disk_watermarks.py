@@ -5,7 +5,7 @@ more, so that nobody waits for it; what is led there goes on until it is rolled.
 full gets no new replicas while another one has room, and the coordinator is asked to roll what
 grows there. When the roomiest of all is nearly full, the node is READ_ONLY: it gets no new replicas
 at all, and its active segments roll onto other nodes. When which level begins is in
-``storage/disk_levels.py``.
+``storage/disk_levels.py``. What others lead and fills the memory here is rolled likewise.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ class DiskWatch:
         self._news.read_only = lowest >= DiskLevel.READ_ONLY
         self._news.is_full = lowest is DiskLevel.FULL
         crowded = {name for name, level in levels.items() if level > DiskLevel.ROOMY}
-        self._news.crowded = [] if self._news.read_only else self._space.growing_on(crowded)
+        on_disks = [] if self._news.read_only else self._space.growing_on(crowded)
+        self._news.crowded = [*on_disks, *self._space.growing_in_memory()]
         full = {name for name, level in levels.items() if level is DiskLevel.FULL}
         await self._space.pause_following_on(full)
 

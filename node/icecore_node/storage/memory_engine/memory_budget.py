@@ -28,11 +28,12 @@ class MemoryBudget:
         self.used_bytes = 0
         self._lock = Lock()
 
-    def take(self, size_bytes: int, batches: int) -> None:
-        """Count batches that come. Raises OutOfSpaceError, and counts nothing, when it can't be."""
+    def take(self, size_bytes: int, batches: int, *, is_bound: bool = True) -> None:
+        """Count batches that come. Raises OutOfSpaceError, and counts nothing, when they are bound
+        by a limit that they exceed."""
         need = size_bytes + batches * BATCH_BYTES
         with self._lock:
-            if self.used_bytes + need > COPIES_SHARE * self.bytes_max:
+            if is_bound and self.used_bytes + need > COPIES_SHARE * self.bytes_max:
                 raise OutOfSpaceError(
                     f"active segments in memory take {self.used_bytes} bytes, {need} more are "
                     f"beyond {COPIES_SHARE} times memory_engine_bytes {self.bytes_max}"

@@ -128,7 +128,9 @@ class MemoryEngine:
                 f"segment {request.segment_id} ends at {due}, an append starts elsewhere"
             )
         try:
-            self._memory.budget.take(length_of(marks), len(marks))
+            self._memory.budget.take(
+                length_of(marks), len(marks), is_bound=not request.ends_segment
+            )
         except IcecoreError as error:
             log.failed = error
             raise

@@ -8,6 +8,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from icecore.errors import OutOfSpaceError
+from icecore.model import MEMORY_ENGINE, SegmentSettings
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader
@@ -22,7 +23,8 @@ class Node:
             self.replica(number, Follower if number < 2 else Leader, 5 if number < 4 else 0)
             for number in range(6)
         ]
-        disks = SimpleNamespace(on=lambda number: "b" if number % 2 else "")
+        self.memory = SimpleNamespace(used_bytes=0, bytes_max=800)
+        disks = SimpleNamespace(on=lambda number: "b" if number % 2 else "", memory=self.memory)
         table, orders = self.replicas, SimpleNamespace(alone=alone)
         self.space = FollowerSpace(
             cast(Any, SimpleNamespace(disks=disks)),
@@ -37,6 +39,8 @@ class Node:
             segment_id=number,
             role=Mock(spec=role),
             base_offset=0,
+            sealed=False,
+            segment=SimpleNamespace(settings=SegmentSettings()),
             life=SimpleNamespace(is_idle=False),
             log=SimpleNamespace(tail=SimpleNamespace(end_offset=end_offset), settle=AsyncMock()),
         )
@@ -87,3 +91,32 @@ def test_what_grows_on_a_disk_is_what_has_a_role_and_records() -> None:
     assert space.growing_on({"b"}) == [1, 3]
     assert space.growing_on({"b", ""}) == [0, 1, 2, 3]
     assert space.growing_on(set()) == []
+
+
+def in_memory(*replicas: Any) -> None:
+    for each in replicas:
+        each.segment = SimpleNamespace(settings=SegmentSettings(engine=MEMORY_ENGINE))
+
+
+def test_what_others_lead_in_memory_is_told_when_that_is_nearly_full() -> None:
+    node = Node()
+    followed, given_up, led, sealed, empty, on_disk = node.replicas
+    in_memory(followed, given_up, led, sealed, empty)
+    given_up.end_role("no room")
+    for each in (sealed, empty, on_disk):
+        each.role = Mock(spec=Follower)
+    sealed.sealed, on_disk.log.tail.end_offset = True, 5
+    node.memory.used_bytes = 700
+    assert node.space.growing_in_memory() == []
+    node.memory.used_bytes = 701
+    assert node.space.growing_in_memory() == [0, 1]
+
+
+async def test_who_found_no_room_in_memory_follows_again_when_there_is_some() -> None:
+    node = Node()
+    replica = node.replicas[0]
+    in_memory(replica)
+    node.memory.used_bytes = 701
+    assert not await node.space._has_room(replica)
+    node.memory.used_bytes = 700
+    assert await node.space._has_room(replica)

@@ -21,10 +21,14 @@ class Space:
     def __init__(self) -> None:
         self.full: set[str] = set()
         self.asked: list[set[str]] = []
+        self.in_memory: list[SegmentId] = []
 
     def growing_on(self, disks: set[str]) -> list[SegmentId]:
         self.asked.append(disks)
         return [SegmentId(7)] if disks else []
+
+    def growing_in_memory(self) -> list[SegmentId]:
+        return self.in_memory
 
     async def pause_following_on(self, disks: set[str]) -> None:
         self.full = disks
@@ -61,3 +65,15 @@ async def test_the_roomiest_disk_speaks_for_the_node_and_each_for_itself(
     await watch._act(percents(*[10 for _ in used]))
     assert (news.read_only, news.crowded, space.full) == (False, [], set())
     assert not news.is_full
+
+
+@pytest.mark.parametrize(("used", "crowded"), [(10, [8]), (91, [8]), (96, [8])])
+async def test_what_fills_memory_is_told_however_full_disks_are(
+    used: int, crowded: list[int]
+) -> None:
+    space, news = Space(), BeatNews()
+    space.in_memory = [SegmentId(8)]
+    context: Any = SimpleNamespace(settings=SimpleNamespace(disk_limits=LIMITS))
+    watch = DiskWatch(context, news, cast(FollowerSpace, space))
+    await watch._act(percents(used))
+    assert news.crowded == crowded
