@@ -19,8 +19,8 @@ MIB = 1 << 20
 HELD = 16 * MIB
 PARTITIONS = 8
 VALUE = 8 << 10
-RECORDS = 12_000
-"""Six times what a node may hold of them."""
+RECORDS = 6_000
+"""Three times what a node may hold of them."""
 TOPIC = "t"
 
 
