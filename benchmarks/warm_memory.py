@@ -46,13 +46,10 @@ def warm_memory(length_bytes: int = HELD_BYTES) -> Iterator[None]:
         stdout=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is for who measures, which ends this
     ) as child:
-        assert child.stdin is not None and child.stdout is not None
-        try:
-            if not child.stdout.readline():
-                raise RuntimeError(f"{length_bytes >> 20} MiB of memory could not be touched")
-            yield
-        finally:
-            child.stdin.close()
+        assert child.stdout is not None
+        if not child.stdout.readline():
+            raise RuntimeError(f"{length_bytes >> 20} MiB of memory could not be touched")
+        yield  # its standard input is closed behind this, and it ends
 
 
 def memory_bytes(name: str) -> int:
