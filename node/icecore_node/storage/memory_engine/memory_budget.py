@@ -1,8 +1,8 @@
 """How much logs in memory may take together; what finds no room is refused as by a full disk.
 
 Producers are refused before (``storage/memory_levels.py``), at a share of ``memory_engine_bytes``.
-What they were promised may take as much again: followers that found no room could agree to no end
-of their segments, and a segment that is never sealed never makes room.
+What other nodes lead may take as much again, and what a segment needs to be sealed is not bound at
+all: a segment that is never sealed never makes room.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from icecore_node.storage.files.locks import Lock
 BATCH_BYTES: Final = 256
 """What a batch takes besides its bytes: an object, and where it is."""
 COPIES_SHARE: Final = 2
-"""Of ``memory_engine_bytes``: from there on appends fail, whoever asks."""
+"""Times ``memory_engine_bytes``: from there on appends fail, but for what ends a segment."""
 
 
 class MemoryBudget:

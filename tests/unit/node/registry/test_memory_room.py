@@ -135,3 +135,12 @@ def test_a_tail_of_the_same_partition_is_another_one() -> None:
     bench.now_ms = LOOK_MS
     bench.lead(Led(2, 600))
     assert bench.tick() == [2]
+
+
+def test_who_leads_no_longer_counts_no_longer() -> None:
+    gone, led = Led(1, 900), Led(2, 130)
+    bench = Bench(gone)
+    assert not bench.take(gone)
+    bench.lead(led)
+    bench.now_ms += COUNT_MS
+    assert gone.replica.role is None and bench.take(led)
