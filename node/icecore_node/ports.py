@@ -5,7 +5,7 @@ simulator has a disk that loses unsynced sectors, an index that loses its tail, 
 are turns of its event loop. Each pair passes one conformance suite (``tests/conformance``).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from icecore.errors import StorageError
@@ -259,7 +259,7 @@ class WorkerQueue(Protocol[T]):
 class Runner(Protocol):
     """Threads for functions that block."""
 
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    def run(self, function: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         """Run a blocking function on a pool of reader threads."""
         ...
 
@@ -280,7 +280,7 @@ class Executor(Runner, Protocol):
         call per group. An exception from ``process`` ends the process (fail-stop)."""
         ...
 
-    async def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         """As ``run``, on threads of its own: for beats and promises, which must wait behind nothing
         that takes long. What is run here is short."""
         ...

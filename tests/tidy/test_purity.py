@@ -42,6 +42,7 @@ ADAPTERS = frozenset(
         "icecore_node.storage.files.whole_sync",
         "icecore_node.storage.rocksdb_engine.rocks_database",
         "icecore_node.io.executor",
+        "icecore_node.io.thread_pool",
         "icecore_node.tiering.webhdfs_store",
         "icecore_coordinator.__main__",
     }

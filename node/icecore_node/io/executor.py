@@ -14,11 +14,12 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, TypeVar, TypeVarTuple
 
 from icecore.process.log import event
+from icecore_node.io.thread_pool import ThreadPool
 from icecore_node.ports import DiskFailedError
 
 T = TypeVar("T")
@@ -163,10 +164,8 @@ class ThreadExecutor:
             niceness: Of these threads: the higher, the more they leave to all others (Linux).
             fatal: Called with an exit status when a worker fails; replaced in tests only.
         """
-        self._pool = ThreadPoolExecutor(
-            reader_threads, thread_name_prefix="reader", initializer=_be_nice, initargs=(niceness,)
-        )
-        self._first = ThreadPoolExecutor(FIRST_THREADS, thread_name_prefix="first")
+        self._readers = ThreadPool(reader_threads, "reader", partial(_be_nice, niceness))
+        self._first = ThreadPool(FIRST_THREADS, "first")
         self._workers: list[ThreadWorker[object]] = []
         self._fatal = fatal
 
@@ -184,15 +183,13 @@ class ThreadExecutor:
         self._workers.append(worker)  # type: ignore[arg-type]
         return worker
 
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Run a blocking function on a reader thread; its exception is raised here."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._guarded, function, *args)
+    def run(self, function: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
+        """Run a blocking function on a reader thread; its exception comes to who awaits it."""
+        return self._readers.run(self._guarded, function, *args)
 
-    async def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         """As ``run``, on threads that nothing slow is given to."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._first, self._guarded, function, *args)
+        return self._first.run(self._guarded, function, *args)
 
     def _guarded(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """On the reader's thread: it ends the process at once, also when nobody waits."""
@@ -209,5 +206,5 @@ class ThreadExecutor:
             worker.close()
         for worker in self._workers:
             worker.join()
-        self._pool.shutdown(wait=True)
-        self._first.shutdown(wait=True)
+        self._readers.close()
+        self._first.close()

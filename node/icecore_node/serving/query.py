@@ -293,7 +293,8 @@ class QueryHandler:
             page.take(found)
             page.read_bytes = read_before + search.work.data_bytes + search.work.index_bytes
             done.records = done.records + found.count
-            work.result.MergeFromString(found.encoded())
+            if found.count:
+                work.result.MergeFromString(found.encoded())
             if found.undecodable is not None:
                 fail(done, found.undecodable)
             if search.is_done or page.is_over(self._context.clock.monotonic_ms()):

@@ -6,6 +6,7 @@ so that whoever has enough stops early.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -34,9 +35,11 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Of each inner tuple of hashes, a wanted record has at least one."""
 
 
-def hashes_of(groups: Groups) -> list[int]:
-    """Each once, in an order that ``offsets_of`` knows."""
-    return list(dict.fromkeys(each for group in groups for each in group))
+@lru_cache(8)
+def hashes_of(groups: Groups) -> tuple[int, ...]:
+    """Each once, in an order that ``offsets_of`` knows. Asked some times for each log that is
+    searched."""
+    return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
 def knows_all(found: Candidates, groups: Groups) -> bool:

@@ -8,8 +8,7 @@ when its last user has left, so that it is never recycled under somebody who sti
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import islice
 
 from icecore.errors import NotReplicaError, OutOfResourcesError
@@ -134,14 +133,15 @@ class LogFile:
             if self._closing and self._users == 0:
                 self._close()
 
-    @contextmanager
-    def using(self) -> Iterator[File]:
-        """Hold the file for the length of a block; raises as ``hold``."""
-        file = self.hold()
-        try:
-            yield file
-        finally:
-            self.leave()
+    def using(self) -> "LogFile":
+        """To hold the file for the length of a ``with``; raises as ``hold``."""
+        return self
+
+    def __enter__(self) -> File:
+        return self.hold()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     def release(self) -> bool:
         """Give the descriptor back unless somebody uses the file; whether it was given back."""

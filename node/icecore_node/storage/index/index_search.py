@@ -7,12 +7,13 @@ goes on from there misses nothing.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from icecore.codec.columns import Int64s
+from icecore.codec.columns import Int64s, UInt64s
 from icecore_node.storage.engine import Candidates, OffsetRange
 from icecore_node.storage.index.coverage import Cover, gaps_between
 from icecore_node.storage.index.entries import UInt32s, wanted_hashes
@@ -30,8 +31,7 @@ class IndexSearch:
         self.damaged: list[Cover] = []
         self._base = base_offset
         self._asked = asked
-        self._wanted = wanted_hashes(hashes)
-        self._slots = self._wanted.searchsorted(np.fromiter(hashes, np.uint64)).tolist()
+        self._wanted, self._slots = _sorted_once(tuple(hashes))
         self._found: list[list[UInt32s]] = [[] for _ in hashes]
         self._counts = [0] * len(hashes)
         self._read = 0
@@ -121,6 +121,15 @@ class IndexSearch:
             ordinals = np.unique(ordinals)
         offsets: Int64s = ordinals.astype(np.int64) + self._base
         return offsets
+
+
+@lru_cache(8)
+def _sorted_once(hashes: tuple[int, ...]) -> tuple[UInt64s, Sequence[int]]:
+    """These hashes ascending, and for each of them its place there: many logs are asked for the
+    same."""
+    wanted = wanted_hashes(hashes)
+    wanted.flags.writeable = False
+    return wanted, wanted.searchsorted(np.fromiter(hashes, np.uint64)).tolist()
 
 
 _MANY: Final = 16

@@ -53,6 +53,16 @@ class Block(NamedTuple):
         spans = zip(places.tolist(), *bounds, strict=True)
         return [(place, ordinals[start:end]) for place, start, end in spans]
 
+    def find_one(self, wanted: UInt64s) -> UInt32s | None:
+        """The ordinals of the only wanted hash, None when it is not in this block."""
+        at = int(self.hashes.searchsorted(wanted)[0])
+        if at == len(self.hashes) or self.hashes[at] != wanted[0]:
+            return None
+        if self.starts is None:
+            return self.ordinals[at : at + 1]
+        start, end = self.starts[at : at + 2].tolist()
+        return self.ordinals[start:end]
+
     def entries(self) -> Entries:
         """All of it."""
         if self.starts is None:
@@ -134,8 +144,6 @@ def blocks_with(first_hashes: UInt64s, wanted: UInt64s) -> list[tuple[int, int, 
     rights = first_hashes.searchsorted(wanted, "right")
     # The block before the first that begins with it may end with it.
     lefts = np.maximum(lefts, 1) - 1
-    if len(wanted) == 1:
-        return [(number, 0, 1) for number in range(int(lefts[0]), int(rights[0]))]
     # Both ascend: the hashes of a block follow each other.
     numbers = np.arange(len(first_hashes))
     starts = rights.searchsorted(numbers, "right")
@@ -143,3 +151,12 @@ def blocks_with(first_hashes: UInt64s, wanted: UInt64s) -> list[tuple[int, int, 
     needed = np.flatnonzero(starts < ends)
     columns = (needed.tolist(), starts[needed].tolist(), ends[needed].tolist())
     return list(zip(*columns, strict=True))
+
+
+def blocks_with_one(first_hashes: UInt64s, wanted: UInt64s) -> tuple[int, int]:
+    """The same for one hash: from the first block to the exclusive end; all of them are asked."""
+    left, right = (
+        first_hashes.searchsorted(wanted, "left"),
+        first_hashes.searchsorted(wanted, "right"),
+    )
+    return max(int(left[0]), 1) - 1, int(right[0])

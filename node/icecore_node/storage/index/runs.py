@@ -27,6 +27,7 @@ from icecore_node.storage.index.entries import (
 from icecore_node.storage.index.posting_blocks import (
     DamagedIndexError,
     blocks_with,
+    blocks_with_one,
     decode_block,
 )
 
@@ -98,6 +99,8 @@ class Run:
 
         Neighbouring blocks are read together, and each once.
         """
+        if len(wanted) == 1:
+            return self._find_one(wanted)
         spans = blocks_with(self.directory.first_hashes, wanted)
         found: list[list[UInt32s]] = [[] for _ in wanted]
         read = 0
@@ -108,6 +111,19 @@ class Run:
                 for place, ordinals in decode_block(data).find(wanted[low:high]):
                     found[low + place].append(ordinals)
         return [_joined(parts) for parts in found], read
+
+    def _find_one(self, wanted: UInt64s) -> tuple[list[UInt32s], int]:
+        """The same for one hash, which most look-ups are about."""
+        first, end = blocks_with_one(self.directory.first_hashes, wanted)
+        found: list[UInt32s] = []
+        read = 0
+        for start in range(first, end, BLOCKS_AT_ONCE):
+            for data in self.source(start, min(start + BLOCKS_AT_ONCE, end)):
+                read += len(data)
+                ordinals = decode_block(data).find_one(wanted)
+                if ordinals is not None:
+                    found.append(ordinals)
+        return [_joined(found)], read
 
     def walk(self) -> Iterator[Entries]:
         """All entries in order, in parts."""

@@ -114,7 +114,7 @@ def test_reads_are_the_gaps_and_the_candidates_between_them(
     known: list[frozenset[int]], gaps: list[tuple[int, int]], newest_first: bool
 ) -> None:
     groups = ((1, 2), (3,), (4, 1))
-    assert hashes_of(groups) == [1, 2, 3, 4]
+    assert hashes_of(groups) == (1, 2, 3, 4)
     lists = tuple(np.array(sorted(each), np.int64) for each in known)
     found = Candidates((0, 30), lists, tuple(gaps), 0)
     reads = reads_of(found, groups, newest_first=newest_first)
