@@ -43,8 +43,9 @@ from icecore_node.serving.query_request import (
 from icecore_node.serving.steps_ahead import StepsAhead
 from icecore_node.storage.engine import OffsetRange
 
-PAGE_READ_BYTES: Final = 32 << 20
-"""A page that has read so much ends, full or not."""
+PAGE_EFFORT_BYTES: Final = 32 << 20
+"""A page that has cost as much as to scan this ends, full or not. Who ends it asks the index again,
+which costs more than all else when a page is about a thousand keys."""
 PAGE_MS: Final = 1000
 PAGE_SEGMENTS: Final = 1000
 
@@ -58,6 +59,8 @@ class _Page:
     count: int = 0
     size_bytes: int = 0
     read_bytes: int = 0
+    effort_bytes: int = 0
+    """As a search counts it."""
     segments: int = 0
     is_full: bool = False
 
@@ -65,7 +68,7 @@ class _Page:
         """Whether the rest is for the next page."""
         return (
             self.is_full
-            or self.read_bytes >= PAGE_READ_BYTES
+            or self.effort_bytes >= PAGE_EFFORT_BYTES
             or self.segments >= PAGE_SEGMENTS
             or now_ms >= self.ends_ms
         )
@@ -288,10 +291,12 @@ class QueryHandler:
         step: Callable[[], Awaitable[ClearSink]],
     ) -> OffsetRange | None:
         """From what the first step found until the page is over, or all of it was searched."""
-        read_before = page.read_bytes
+        read_before, effort_before = page.read_bytes, page.effort_bytes
         while True:
             page.take(found)
-            page.read_bytes = read_before + search.work.data_bytes + search.work.index_bytes
+            cost = search.work
+            page.read_bytes = read_before + cost.data_bytes + cost.index_bytes
+            page.effort_bytes = effort_before + cost.effort_bytes + cost.index_bytes
             done.records = done.records + found.count
             if found.count:
                 work.result.MergeFromString(found.encoded())

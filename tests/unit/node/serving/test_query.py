@@ -383,16 +383,28 @@ async def test_many_tags_and_large_records(node: QueryNode) -> None:
     assert offsets(*pages) == [20, 21]
 
 
-async def test_a_page_that_has_read_much_ends(
+async def test_a_page_that_has_cost_much_ends(
     node: QueryNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icecore_node.serving.query.PAGE_READ_BYTES", 1)
+    monkeypatch.setattr("icecore_node.serving.query.PAGE_EFFORT_BYTES", 1)
     node.index = NothingKnown()
     nobody = data_pb2.RecordFilter(keys=[b"nobody"])
     for newest_first in (False, True):
         pages = await node.pages(filter=nobody, newest_first=newest_first)
         assert len(pages) == 3 and not records_of(pages)
         assert all(page.complete for page in pages)
+
+
+async def test_looks_cost_less_than_what_they_read(
+    node: QueryNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a thousand keys would be many pages, each of which asks the index for all of them."""
+    monkeypatch.setattr("icecore_node.serving.query.PAGE_EFFORT_BYTES", 1 << 20)
+    for _ in range(24):  # more than one step looks at
+        node.append(3, [Stored(bytes(256 << 10)), Stored(b"", b"small")])
+    (page,) = await node.pages(filter=data_pb2.RecordFilter(keys=[b"small"]))
+    assert len(records_of([page])) == 24
+    assert sum(each.data_bytes for each in page.partitions[0].segments) > 6 << 20
 
 
 async def test_a_page_that_takes_long_ends(node: QueryNode) -> None:
