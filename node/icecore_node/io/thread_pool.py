@@ -46,22 +46,33 @@ class ThreadPool:
         A call whose future is cancelled before a thread has come to it is left out.
 
         Raises:
-            RuntimeError: After ``close``.
+            RuntimeError: After ``close``, or there is no thread and the system has none to give.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         call: _Call = future, function, args
+        if not self._give(call, self._threads_max):
+            try:
+                thread = _PoolThread(self, f"{self._name}_{len(self._threads)}", call)
+            except RuntimeError:  # the limit of the system: those that there are do it, too
+                if not self._threads:
+                    raise
+                self._give(call, len(self._threads))
+            else:
+                self._threads.append(thread)
+        return future
+
+    def _give(self, call: _Call, threads_max: int) -> bool:
+        """To an idle thread, or to the queue where there are so many; False for a new one."""
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"threads {self._name} are closed")
             thread = self._idle.pop() if self._idle else None
-            if thread is None and len(self._threads) == self._threads_max:
+            if thread is None and len(self._threads) >= threads_max:
                 self._waiting.append(call)
-                return future
+                return True
         if thread is not None:
             thread.wake(call)
-        else:
-            self._threads.append(_PoolThread(self, f"{self._name}_{len(self._threads)}", call))
-        return future
+        return thread is not None
 
     def close(self) -> None:
         """Let what waits run, then end and join all threads."""

@@ -140,3 +140,28 @@ async def test_threads_begin_as_they_are_told() -> None:
     await pool.run(str)
     assert begun == ["told_0"]
     pool.close()
+
+
+async def test_what_the_system_refuses_is_done_by_those_that_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool, gate = ThreadPool(THREADS, "few"), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            pool.run(str, 7)
+    held = pool.run(gate.wait, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        later = [pool.run(str, number) for number in range(5)]
+    gate.set()
+    assert await asyncio.gather(held, *later) == [True, "0", "1", "2", "3", "4"]
+    gate.clear()
+    held = pool.run(gate.wait, 10)
+    names = await pool.run(lambda: threading.current_thread().name)  # there is one more again
+    gate.set()
+    assert await held and names == "few_1"
+    await asyncio.to_thread(pool.close)
