@@ -11,7 +11,7 @@ from benchmarks.cases import LINGER_MS, OVER_GRPC
 from benchmarks.figures import Schedule
 from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
 from icecore import Consumer, Producer
-from icecore.client.batches import RECORD_OVERHEAD_BYTES, SendHandle
+from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, SendHandle
 from icecore.errors import ThrottledError
 from icecore.process.system import tune_process
 from icecore.rpc.addresses import Transport

@@ -31,11 +31,11 @@ from examples.flights_search import Found, search
 from examples.flights_table import Table, count, wait_until_tiered
 from icecore.cli.cluster import show_cluster
 from icecore.cli.output import Output
-from icecore.client.admin import Admin
-from icecore.client.batches import SendHandle
-from icecore.client.consumer import Consumer
-from icecore.client.lookup import Lookup
-from icecore.client.producer import Producer
+from icecore.client.admin.admin import Admin
+from icecore.client.consume.consumer import Consumer
+from icecore.client.lookup.lookup import Lookup
+from icecore.client.produce.batches import SendHandle
+from icecore.client.produce.producer import Producer
 from icecore.client.types import ClusterDescription, TopicDescription, TopicSettings
 from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster

@@ -5,9 +5,9 @@ from typing import Any, Self, Unpack
 
 from icecore import client
 from icecore.blocking.background import background
-from icecore.client.offsets import Position
+from icecore.client.admin.tiering import MergedSegment, MergePlan
+from icecore.client.cluster.offsets import Position
 from icecore.client.retries import OnRetry
-from icecore.client.tiering import MergedSegment, MergePlan
 from icecore.client.types import (
     MERGED_BYTES,
     ClusterDescription,

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Self
 
 from icecore import client
 from icecore.blocking.background import background
+from icecore.client.cluster.offsets import Position
 from icecore.client.conditions import HeaderValues
-from icecore.client.consumer import (
+from icecore.client.consume.consumer import (
     RecreatedPolicy,
     check_end,
     check_poll,
     close_holding,
     saver_of,
 )
-from icecore.client.corrupt import CorruptPolicy
-from icecore.client.fetcher import OutOfRangePolicy
-from icecore.client.offsets import Position
+from icecore.client.consume.corrupt import CorruptPolicy
+from icecore.client.consume.fetcher import OutOfRangePolicy
 from icecore.client.retries import OnRetry
 from icecore.codec.record import Record
 from icecore.errors import IcecoreError

@@ -16,11 +16,11 @@ from weakref import WeakSet
 from icecore import client
 from icecore.blocking.background import background
 from icecore.client import checks
-from icecore.client.batches import BatchHandle, OnDelivery
-from icecore.client.batches import SendHandle as AsyncSendHandle
 from icecore.client.checks import HeadersLike, check_record, topic_name
-from icecore.client.given_columns import ArrowLike, ByteColumn, TimeColumn
-from icecore.client.producer import AcksName, CompressionName
+from icecore.client.produce.batches import BatchHandle, OnDelivery
+from icecore.client.produce.batches import SendHandle as AsyncSendHandle
+from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
+from icecore.client.produce.producer import AcksName, CompressionName
 from icecore.client.retries import OnRetry, call_back, callback
 from icecore.client.types import BatchMetadata, ProducerMetrics, RecordMetadata
 from icecore.codec.record import Codec

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from icecore.cli.output import counted
-from icecore.client.batches import SendHandle
+from icecore.client.produce.batches import SendHandle
 from icecore.client.types import RecordMetadata
 from icecore.errors import IcecoreError
 

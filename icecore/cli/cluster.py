@@ -10,7 +10,7 @@ from icecore.cli.times import iso_time
 from icecore.client.types import ClusterDescription, NodeDescription, TopicDescription
 
 if TYPE_CHECKING:
-    from icecore.client.admin import Admin
+    from icecore.client.admin.admin import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
 _NODE: Final = "node_id address native state rack leads replicas disk_used disk_free"

@@ -14,7 +14,7 @@ from icecore.errors import ConfigurationError
 from icecore.process import launch
 
 if TYPE_CHECKING:
-    from icecore.client.admin import Admin
+    from icecore.client.admin.admin import Admin
     from icecore.v1 import data_pb2
 
 app = typer.Typer(no_args_is_help=True, help="Settings of the servers.")
@@ -106,7 +106,7 @@ async def _ask_node(
         ConfigurationError: The cluster has no such node.
     """
     # Loaded only here: `icecore config schema` answers without numpy and gRPC.
-    from icecore.client.connection import Connection
+    from icecore.client.cluster.connection import Connection
     from icecore.rpc.addresses import peer_address
     from icecore.v1 import data_pb2
 

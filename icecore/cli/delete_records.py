@@ -11,7 +11,7 @@ import typer
 from icecore.cli.output import Output, counted, plain
 from icecore.cli.session import Session, TopicName, confirm_final, session_of
 from icecore.cli.times import parse_time_ms
-from icecore.client.offsets import time_position
+from icecore.client.cluster.offsets import time_position
 from icecore.client.types import DeletedRecords
 from icecore.errors import InvalidRequestError
 from icecore.model import Segment, SegmentState

@@ -31,8 +31,8 @@ from icecore.cli.output import Output, counted
 from icecore.cli.query import EXIT_INCOMPLETE, planned_long_ago, searched, why_missing
 from icecore.cli.session import Session, TopicName, session_of
 from icecore.cli.times import parse_position
-from icecore.client.lookup import COUNT_MAX, Lookup
-from icecore.client.search_answer import merged
+from icecore.client.lookup.lookup import COUNT_MAX, Lookup
+from icecore.client.lookup.search_answer import merged
 from icecore.client.types import LookupPage, SegmentOutcome
 
 app = typer.Typer(

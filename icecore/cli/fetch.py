@@ -20,7 +20,7 @@ from icecore.cli.fetch_options import OnCorrupt, OnOutOfRange, Shown
 from icecore.cli.output import counted
 from icecore.cli.session import Session, session_of
 from icecore.cli.times import parse_position, position_of
-from icecore.client.consumer import Consumer
+from icecore.client.consume.consumer import Consumer
 from icecore.errors import OffsetOutOfRangeError
 
 _POLL_S = 0.5

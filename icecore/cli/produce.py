@@ -19,7 +19,7 @@ from icecore.cli.output import Output, counted
 from icecore.cli.produce_options import AcksOption, Compression, Format
 from icecore.cli.records import RECORDS, LineFormat, TimeUnit, parse_lines
 from icecore.cli.session import TopicName, session_of
-from icecore.client.producer import Producer
+from icecore.client.produce.producer import Producer
 from icecore.client.retries import Retry
 from icecore.client.types import RecordMetadata
 from icecore.codec.record import Codec, Record

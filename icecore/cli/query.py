@@ -34,7 +34,7 @@ from icecore.cli.conditions import (
 from icecore.cli.output import Output, counted
 from icecore.cli.records import format_record
 from icecore.cli.session import Session, TopicName, session_of
-from icecore.client.lookup import COUNT_MAX, Lookup
+from icecore.client.lookup.lookup import COUNT_MAX, Lookup
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 
 EXIT_INCOMPLETE = 4

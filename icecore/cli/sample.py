@@ -42,8 +42,8 @@ def lines(count: int = COUNT) -> Iterator[str]:
 
 async def fill(bootstrap: str) -> int:
     """Make the topic and append the sample, unless there is such a topic; how many records."""
-    from icecore.client.admin import Admin
-    from icecore.client.producer import Producer
+    from icecore.client.admin.admin import Admin
+    from icecore.client.produce.producer import Producer
     from icecore.client.types import TopicSettings
     from icecore.errors import TopicExistsError
 

@@ -13,8 +13,8 @@ from icecore.cli.output import Output
 from icecore.errors import IcecoreError, UnavailableError
 
 if TYPE_CHECKING:
-    from icecore.client.admin import Admin
-    from icecore.client.connection import Connection
+    from icecore.client.admin.admin import Admin
+    from icecore.client.cluster.connection import Connection
 
 T = TypeVar("T")
 _CONNECT_S = 5.0
@@ -35,7 +35,7 @@ class Session:
         """Run ``action`` with an Admin. Raises what it raises, and UnavailableError at once when
         nothing listens on any bootstrap address: people should not wait for a typo."""
         # Loaded only here: `icecore --help` answers without numpy and gRPC.
-        from icecore.client.admin import Admin
+        from icecore.client.admin.admin import Admin
 
         _check_reachable(self.bootstrap, min(_CONNECT_S, self.timeout_s))
 
@@ -48,7 +48,7 @@ class Session:
     def check_topics(self, names: Sequence[str]) -> None:
         """Raises UnknownTopicError at once where a client would wait for the topic. Any node can
         say so; one that is behind has a moment to hear of what was just created."""
-        from icecore.client.connection import Connection
+        from icecore.client.cluster.connection import Connection
 
         _check_reachable(self.bootstrap, min(_CONNECT_S, self.timeout_s))
 

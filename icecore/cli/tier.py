@@ -13,13 +13,13 @@ import typer
 
 from icecore.cli.output import plain
 from icecore.cli.session import Session, complete_topic, confirm_final, session_of
-from icecore.client.topic_settings import settings_of_plan
+from icecore.client.admin.topic_settings import settings_of_plan
 from icecore.client.types import MERGED_BYTES, TopicSettings
 from icecore.errors import ConflictError, InvalidRequestError, StorageError, WrongClusterError
 from icecore.process import launch
 
 if TYPE_CHECKING:
-    from icecore.client.tiering import MergeGroup
+    from icecore.client.admin.tiering import MergeGroup
 
 app = typer.Typer(
     no_args_is_help=True, help="Object storage: its state, proofs of a bucket, restoring, merging."

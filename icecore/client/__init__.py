@@ -3,9 +3,9 @@
 Import the names from ``icecore``; the same for threads is in ``icecore/blocking``.
 """
 
-from icecore.client.admin import Admin
-from icecore.client.consumer import Consumer
-from icecore.client.lookup import Lookup
-from icecore.client.producer import Producer
+from icecore.client.admin.admin import Admin
+from icecore.client.consume.consumer import Consumer
+from icecore.client.lookup.lookup import Lookup
+from icecore.client.produce.producer import Producer
 
 __all__ = ["Admin", "Consumer", "Lookup", "Producer"]

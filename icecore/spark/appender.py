@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import pyarrow as pa
 
 from icecore.client import Consumer
-from icecore.client.connection import Backoff, Connection
-from icecore.client.metadata import Metadata
+from icecore.client.cluster.connection import Backoff, Connection
+from icecore.client.cluster.metadata import Metadata
 from icecore.codec import arrow
 from icecore.codec.record import Codec
 from icecore.errors import (

@@ -7,7 +7,7 @@ of the list, or in the active one that the list ends with.
 from dataclasses import dataclass
 
 from icecore.blocking import Admin
-from icecore.client.offsets import time_position
+from icecore.client.cluster.offsets import time_position
 from icecore.client.types import PublishedCopy
 from icecore.errors import TopicRecreatedError, UnknownTopicError
 from icecore.model import Segment, SegmentState

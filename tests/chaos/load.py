@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icecore import Consumer, Producer
-from icecore.client.batches import SendHandle
+from icecore.client.produce.batches import SendHandle
 from icecore.codec.batch import iter_batches
 from icecore.codec.decoding import decode
 from icecore.codec.record import Record

@@ -6,7 +6,7 @@ import pytest
 
 from icecore import Record
 from icecore.blocking import Admin, Consumer, Producer
-from icecore.client import metadata
+from icecore.client.cluster import metadata
 from icecore.dev import LocalCluster
 
 

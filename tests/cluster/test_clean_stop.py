@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 
 from icecore import Admin, Consumer, Producer
-from icecore.client.batches import SendHandle
+from icecore.client.produce.batches import SendHandle
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 from tests.cluster.test_failover import leaders

@@ -10,7 +10,7 @@ import pytest
 import icecore
 from icecore import Record
 from icecore.blocking import Admin, Consumer, Lookup, Producer
-from icecore.client import batches
+from icecore.client.produce import batches
 from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster
 from icecore.errors import HeaderHashesError

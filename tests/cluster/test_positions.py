@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from icecore import blocking
-from icecore.client import subscription
+from icecore.client.consume import subscription
 from icecore.dev import LocalCluster
 from icecore.errors import InvalidRequestError, PositionOvertakenError
 from icecore.v1 import admin_pb2, admin_pb2_grpc

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from icecore.blocking import Admin, Consumer, Lookup, Producer
-from icecore.client.connection import STALE_MS
+from icecore.client.cluster.connection import STALE_MS
 from icecore.dev import LocalCluster
 from icecore.model import NodeState
 from icecore.v1 import admin_pb2, admin_pb2_grpc

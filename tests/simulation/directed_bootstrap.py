@@ -9,9 +9,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from icecore.client.admin import Admin
-from icecore.client.consumer import Consumer
-from icecore.client.producer import Producer
+from icecore.client.admin.admin import Admin
+from icecore.client.consume.consumer import Consumer
+from icecore.client.produce.producer import Producer
 from icecore.errors import IcecoreError
 from icecore.model import Acks
 from tests.simulation.cluster import COORDINATOR, World

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.client.admin import Admin
+from icecore.client.admin.admin import Admin
 from icecore.model import Acks, Segment, SegmentState
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import PATIENCE_S, _replace_disk, cut, plan, record, roles, until

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.client.admin import Admin
+from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
 from icecore_node.roles.follower import Follower

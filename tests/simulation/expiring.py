@@ -12,9 +12,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from icecore.client.admin import Admin
-from icecore.client.consumer import Consumer
-from icecore.client.producer import Producer
+from icecore.client.admin.admin import Admin
+from icecore.client.consume.consumer import Consumer
+from icecore.client.produce.producer import Producer
 from icecore.errors import IcecoreError, TopicExistsError
 from icecore.model import DELETE_OLDEST, NO_LIMIT, REFUSE, Acks
 from tests.simulation import checkers

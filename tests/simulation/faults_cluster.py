@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from icecore.client.admin import Admin
+from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.faults import Fault, Kind, Scene, back_later

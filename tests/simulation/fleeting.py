@@ -10,8 +10,8 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from icecore.client.admin import Admin
-from icecore.client.producer import Producer
+from icecore.client.admin.admin import Admin
+from icecore.client.produce.producer import Producer
 from icecore.errors import IcecoreError, TopicExistsError, UnknownTopicError
 from icecore.model import UNAVAILABLE_ON_LOSS, Acks
 from tests.simulation import checkers

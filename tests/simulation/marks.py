@@ -268,8 +268,10 @@ CALLS: tuple[Call, ...] = (
         "icecore_replication.leader:LeaderCore.step",
         _fails_produce(NotEnoughReplicasAfterAppendError),
     ),
-    Call("several_under_way", "icecore.client.partition_queue:UnderWay.begin", _is_several),
-    Call("refused_behind_another", "icecore.client.partition_queue:UnderWay.end", _any_behind),
+    Call("several_under_way", "icecore.client.produce.partition_queue:UnderWay.begin", _is_several),
+    Call(
+        "refused_behind_another", "icecore.client.produce.partition_queue:UnderWay.end", _any_behind
+    ),
     Call("redirected", "icecore_node.registry.leaders:Leaders.leader", _refused(NotLeaderError)),
     Call(
         "append_without_space",

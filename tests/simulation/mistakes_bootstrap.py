@@ -1,6 +1,6 @@
 """The seeded mistake of clients that begin at nodes. Its world: ``directed_bootstrap``."""
 
-from icecore.client import metadata
+from icecore.client.cluster import metadata
 from tests.simulation.mistakes import Mistake, patch
 
 

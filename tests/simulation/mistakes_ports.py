@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from icecore.client.reader import Reader
+from icecore.client.consume.reader import Reader
 from icecore.errors import StorageError
 from tests.simulation.disk import SimFile, SimFileSystem
 from tests.simulation.mistakes import Mistake, patch

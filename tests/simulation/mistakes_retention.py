@@ -3,7 +3,7 @@
 from typing import Any
 from unittest import mock
 
-from icecore.client.reader import Reader
+from icecore.client.consume.reader import Reader
 from icecore.model import SegmentState
 from icecore_coordinator.decisions import retention
 from icecore_coordinator.state.cluster_state import ClusterState

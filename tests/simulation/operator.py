@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from icecore.client.admin import Admin
+from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from tests.simulation.shells import coordinator_address
 

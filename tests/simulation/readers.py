@@ -9,9 +9,9 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from icecore.client.consumer import Consumer
-from icecore.client.fetcher import OutOfRangePolicy
-from icecore.client.offsets import Position
+from icecore.client.cluster.offsets import Position
+from icecore.client.consume.consumer import Consumer
+from icecore.client.consume.fetcher import OutOfRangePolicy
 from icecore.errors import IcecoreError
 from tests.simulation.history import Read
 from tests.simulation.process import SimProcess

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-from icecore.client.admin import Admin
+from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.tier_records import TierRecord, TierState, topic_folder
 from icecore_coordinator.state.cluster_state import ClusterState

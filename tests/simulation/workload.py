@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from icecore.client import sender
-from icecore.client.admin import Admin
-from icecore.client.consumer import Consumer
-from icecore.client.partition_queue import PartitionQueue
-from icecore.client.producer import Producer
+from icecore.client.admin.admin import Admin
+from icecore.client.consume.consumer import Consumer
+from icecore.client.produce import sender
+from icecore.client.produce.partition_queue import PartitionQueue
+from icecore.client.produce.producer import Producer
 from icecore.errors import (
     IcecoreError,
     InternalError,

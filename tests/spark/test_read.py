@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
-from icecore.client.offsets import time_position
+from icecore.client.cluster.offsets import time_position
 from icecore.dev import LocalCluster
 
 RECORDS = 6_000

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import icecore
 from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
-from icecore.client.offsets import time_position
+from icecore.client.cluster.offsets import time_position
 from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError
 from icecore.spark.columns import SCHEMA

@@ -31,6 +31,8 @@ ROOMS = {
     "icecore": (
         *("errors", "model", "extras", "tier_records", "v1", "codec", "process.log", "rpc"),
         "process",
+        *("client.checks", "client.retries", "client.types", "client.conditions"),
+        *("client.cluster", "client.produce", "client.consume", "client.lookup", "client.admin"),
         *("client", "blocking", "spark", "dev", "cli"),
     ),
     "icecore_node": (

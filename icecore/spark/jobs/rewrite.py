@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from icecore.blocking import Admin
-from icecore.client.tiering import MergeGroup
+from icecore.client.admin.tiering import MergeGroup
 from icecore.errors import InvalidRequestError, TopicRecreatedError
 from icecore.spark.jobs.report import Report, Watch
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S

@@ -1,0 +1,1 @@
+"""Administration: topics, segments, saved positions, object storage."""

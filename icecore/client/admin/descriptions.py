@@ -1,0 +1,88 @@
+"""What coordinators say of topics and of the cluster, as the values that programs get."""
+
+from icecore.client.admin.topic_settings import settings_from_proto
+from icecore.client.types import (
+    ClusterDescription,
+    DiskUsage,
+    NodeDescription,
+    Page,
+    PartitionDescription,
+    SnapshotHold,
+    TopicDescription,
+)
+from icecore.errors import InternalError
+from icecore.rpc import convert
+from icecore.v1 import admin_pb2
+
+
+def topic_from_proto(message: admin_pb2.TopicDescription) -> TopicDescription:
+    """Raises InternalError: It is none."""
+    if not message.name:
+        raise InternalError("the coordinator answered without a topic")
+    partitions = tuple(
+        PartitionDescription(
+            partition=found.partition,
+            log_start_offset=found.log_start_offset,
+            high_watermark=found.high_watermark,
+            tail=convert.segment_from_proto(found.tail) if found.tail.segment_id else None,
+            segments=found.segments,
+            under_replicated_segments=found.under_replicated_segments,
+            lossy_segments=found.lossy_segments,
+            tiered_segments=found.tiered_segments,
+            remote_only_segments=found.remote_only_segments,
+            length_bytes=found.length_bytes,
+        )
+        for found in message.partitions
+    )
+    settings = settings_from_proto(message.settings)
+    return TopicDescription(
+        message.name,
+        message.topic_id,
+        settings,
+        partitions,
+        deleted=message.deleted,
+        deleted_at_ms=message.deleted_at_ms,
+        grace_left_ms=message.grace_left_ms,
+        earlier_partitions=tuple(message.earlier_partitions),
+        holds=tuple(
+            SnapshotHold(message.topic_id, each.lease_id, each.left_ms, each.owner)
+            for each in message.holds
+        ),
+    )
+
+
+def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDescription:
+    """Nodes and totals."""
+    nodes = tuple(
+        NodeDescription(
+            node=convert.node_from_proto(node.node),
+            leads=node.leads,
+            replicas=node.replicas,
+            disk_used_bytes=node.disk_used_bytes,
+            disk_free_bytes=node.disk_free_bytes,
+            disks=tuple(
+                DiskUsage(each.path, each.used_bytes, each.free_bytes, each.problem)
+                for each in node.disks
+            ),
+        )
+        for node in answer.nodes
+    )
+    return ClusterDescription(
+        cluster_id=answer.cluster_id,
+        token=answer.token,
+        nodes=nodes,
+        topics=answer.topics,
+        partitions=answer.partitions,
+        segments=answer.segments,
+        sealed_segments=answer.sealed_segments,
+        under_replicated=answer.under_replicated,
+        min_copies=answer.min_copies,
+        recoveries=answer.recoveries,
+        offline_partitions=answer.offline_partitions,
+        deleted_topics=answer.deleted_topics,
+        deleted_bytes=answer.deleted_bytes,
+        pages=tuple(
+            Page(each.segment_id, each.why, each.first_at_ms, each.last_at_ms)
+            for each in answer.pages
+        ),
+    )

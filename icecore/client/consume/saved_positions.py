@@ -1,0 +1,231 @@
+"""Positions that the cluster keeps under a name: read, saved by compare-and-set, listed, deleted.
+
+Each save names the version that it follows. When somebody else has saved meanwhile, the cluster
+keeps what that one saved, and says so. A save of which no answer came may have been stored: then
+the version in the refusal is that of our own instance, and the next attempt follows it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from icecore.client.cluster.connection import Connection
+from icecore.client.types import SavedPosition
+from icecore.errors import (
+    ConfigurationError,
+    ConflictError,
+    IcecoreError,
+    InternalError,
+    PositionOvertakenError,
+    UnknownTopicError,
+)
+from icecore.model import TOPIC_NAME
+from icecore.rpc import convert
+from icecore.v1 import admin_pb2
+
+NOWHERE: Final = -1
+"""An offset that no position has: whatever is there is to be saved."""
+_PER_CALL: Final = 1_000
+_ATTEMPTS_MAX: Final = 3
+_DIGITS_MAX: Final = 19
+"""A version with more of them is forged: no counter comes so far."""
+
+
+class Place(NamedTuple):
+    """Where the reading of one partition stands."""
+
+    topic_id: bytes
+    partition: int
+    offset: int
+    """Of the next record to read."""
+
+
+class _Known(NamedTuple):
+    offset: int
+    version: int
+
+
+def check_name(name: str) -> str:
+    """Raises ConfigurationError."""
+    if not TOPIC_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"position {name[:60]!r}: a name has 1 to 249 characters of A-Z a-z 0-9 . _ -"
+        )
+    return name
+
+
+async def list_positions(
+    connection: Connection, name: str = "", topics: Sequence[str] = (), *, timeout_s: float
+) -> list[SavedPosition]:
+    """What is saved, by name, topic and partition.
+
+    Args:
+        connection: The way to the coordinator.
+        name: Only under this name.
+        topics: Only of these.
+        timeout_s: For each page.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        IcecoreError: No coordinator answered in time.
+    """
+    found: list[SavedPosition] = []
+    after = ""
+    while True:
+        answer = await connection.admin(
+            "ListPositions",
+            admin_pb2.ListPositionsRequest(name=name, topics=topics, after=after),
+            admin_pb2.ListPositionsResponse,
+            timeout_s=timeout_s,
+        )
+        found += [
+            SavedPosition(
+                name=each.name,
+                topic=each.topic,
+                topic_id=each.topic_id,
+                partition=each.partition,
+                offset=each.offset,
+                version=each.version,
+                instance=each.instance,
+                saved_at_ms=each.saved_at_ms,
+            )
+            for each in answer.positions
+        ]
+        after = answer.next
+        if not after:
+            return sorted(found, key=lambda each: (each.name, each.topic, each.partition))
+
+
+async def delete_positions(
+    connection: Connection, name: str, topic: str = "", *, timeout_s: float
+) -> int:
+    """Delete what is saved under a name, of one topic or of all; how many positions there were.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        IcecoreError: No coordinator answered in time.
+    """
+    answer = await connection.admin(
+        "DeletePositions",
+        admin_pb2.DeletePositionsRequest(name=name, topic=topic),
+        admin_pb2.DeletePositionsResponse,
+        timeout_s=timeout_s,
+    )
+    return answer.deleted
+
+
+class SavedPositions:
+    """Those of one reader.
+
+    Args:
+        connection: The way to the coordinator.
+        name: Under which they are kept.
+        timeout_s: For each call.
+    """
+
+    def __init__(self, connection: Connection, name: str, timeout_s: float) -> None:
+        self._connection = connection
+        self._name = name
+        self._timeout_s = timeout_s
+        self._instance = 1 + int(connection.rng.random() * ((1 << 53) - 1))
+        self._known: dict[tuple[bytes, int], _Known] = {}
+        self._lock = asyncio.Lock()
+
+    def offset(self, topic_id: bytes, partition: int) -> int | None:
+        """Where to begin; None when nothing is saved."""
+        known = self._known.get((topic_id, partition))
+        return None if known is None else known.offset
+
+    async def load(self, topics: Sequence[str]) -> None:
+        """Read what is saved of these topics. Raises IcecoreError."""
+        try:
+            found = await list_positions(
+                self._connection, self._name, topics, timeout_s=self._timeout_s
+            )
+        except UnknownTopicError:
+            # It may be there in a moment, and has no positions then; others have.
+            for each in topics if len(topics) > 1 else ():
+                await self.load([each])
+            return
+        self.note(found)
+
+    def note(self, found: Iterable[SavedPosition]) -> None:
+        """This is what is saved; the next saves follow it."""
+        for each in found:
+            self._known[each.topic_id, each.partition] = _Known(each.offset, each.version)
+
+    async def save(
+        self, places: Callable[[], Iterable[Place]], timeout_s: float | None = None
+    ) -> None:
+        """Store what differs from what is saved. Topics that are gone are passed over.
+
+        ``places`` is asked when the saves before this one are over: none is older than the last.
+
+        Raises:
+            PositionOvertakenError: Somebody else saved meanwhile; other partitions are saved.
+            IcecoreError: No coordinator answered in time, or refuses.
+        """
+        async with self._lock:
+            left = [place for place in places() if self._is_news(place)]
+            refused: list[IcecoreError] = []
+            for _ in range(_ATTEMPTS_MAX):
+                again: list[Place] = []
+                for at in range(0, len(left), _PER_CALL):
+                    again += await self._save(left[at : at + _PER_CALL], timeout_s, refused)
+                if not again:
+                    break
+                left = again
+            else:
+                refused.append(ConflictError("the position was saved again and again meanwhile"))
+            if refused:
+                raise refused[0]
+
+    def _is_news(self, place: Place) -> bool:
+        return self.offset(place.topic_id, place.partition) != place.offset
+
+    async def _save(
+        self, places: list[Place], timeout_s: float | None, refused: list[IcecoreError]
+    ) -> list[Place]:
+        """One call; what is to be tried again because our own save had been stored. Why others are
+        not stored is added to ``refused``."""
+        request = admin_pb2.SavePositionsRequest(name=self._name, instance=self._instance)
+        for topic_id, partition, offset in places:
+            known = self._known.get((topic_id, partition))
+            request.positions.add(
+                topic_id=topic_id,
+                partition=partition,
+                offset=offset,
+                version=0 if known is None else known.version,
+            )
+        answer = await self._connection.admin(
+            "SavePositions",
+            request,
+            admin_pb2.SavePositionsResponse,
+            timeout_s=self._timeout_s if timeout_s is None else timeout_s,
+        )
+        if len(answer.outcomes) != len(places):
+            raise InternalError(
+                f"the coordinator answered {len(answer.outcomes)} positions, {len(places)} were "
+                "asked"
+            )
+        again: list[Place] = []
+        for place, outcome in zip(places, answer.outcomes, strict=True):
+            key = (place.topic_id, place.partition)
+            error = convert.error_from_proto(outcome.error)
+            if error is None:
+                self._known[key] = _Known(place.offset, outcome.version)
+            elif (version := self._version_of_ours(error)) is not None:
+                self._known[key] = _Known(NOWHERE, version)
+                again.append(place)
+            elif not isinstance(error, UnknownTopicError):
+                refused.append(error)
+        return again
+
+    def _version_of_ours(self, error: IcecoreError) -> int | None:
+        """Of what this instance has stored itself, if that is what a save was overtaken by."""
+        is_overtaken = isinstance(error, PositionOvertakenError)
+        if not is_overtaken or error.metadata.get("instance") != str(self._instance):
+            return None
+        version = error.metadata.get("version", "")
+        is_number = version.isascii() and version.isdecimal() and len(version) <= _DIGITS_MAX
+        return int(version) if is_number else None

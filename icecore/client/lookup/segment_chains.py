@@ -1,0 +1,119 @@
+"""The segments of a topic's partitions as a look-up needs them, kept from one question to the next.
+
+What is sealed does not change, so only the newest segments are asked for again, at most once a
+second. A leader whose segment was sealed since says so, and whoever asked it asks here again: a
+record that was acknowledged before a question is missed only where a leader that was replaced
+within that second has not heard of it, and the answer says how far it looked. Copies may move, and
+retention deletes segments; who finds a segment elsewhere asks for all of them again.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from icecore.client.cluster.connection import Connection, all_of
+from icecore.client.cluster.held_segments import find_segments, is_gap
+from icecore.client.cluster.metadata import Metadata, topic_recreated
+from icecore.model import Segment, SegmentState
+
+AGE_MS: Final = 1_000.0
+"""How old may be what is known of the newest segments."""
+CALLS_MAX: Final = 16
+"""Under way at a time."""
+
+
+class SegmentChains:
+    """Of one topic.
+
+    Args:
+        connection: The way to the cluster.
+        metadata: Of the topic.
+        topic: Its name.
+    """
+
+    def __init__(self, connection: Connection, metadata: Metadata, topic: str) -> None:
+        self._connection = connection
+        self._metadata = metadata
+        self._topic = topic
+        self._topic_id = b""
+        self._chains: dict[int, dict[int, Segment]] = {}
+        """By partition and number; what stands for a gap has a negative one."""
+        self._asked_ms: dict[int, float] = {}
+        """By partition."""
+        self._newest_ms: dict[int, float] = {}
+        """By partition, when a coordinator knew what is known here as the newest."""
+
+    def of(self, partition: int) -> list[Segment]:
+        """Its segments by base offset, as last seen."""
+        found = self._chains.get(partition, {})
+        return sorted(found.values(), key=lambda each: each.base_offset)
+
+    def newest_ms(self, partition: int) -> float:
+        """A moment of the monotonic clock: what is known here was the newest then."""
+        return self._newest_ms.get(partition, 0.0)
+
+    async def refresh(
+        self, topic_id: bytes, partitions: Sequence[int], *, is_whole: bool, timeout_s: float
+    ) -> None:
+        """Ask for what is new, if that is long ago.
+
+        Args:
+            topic_id: Of the topic that is meant.
+            partitions: Of these.
+            is_whole: Now, and also for what was known already.
+            timeout_s: For all of it.
+
+        Raises:
+            TopicRecreatedError: The topic is another one by now.
+            IcecoreError: No coordinator answered in time.
+        """
+        if topic_id != self._topic_id:
+            self._topic_id, self._chains = topic_id, {}
+            self._asked_ms, self._newest_ms = {}, {}
+        now_ms = self._connection.clock.monotonic_ms()
+        wanted: dict[int, list[int]] = {}
+        for partition in partitions:
+            if not is_whole and now_ms - self._asked_ms.get(partition, -AGE_MS) < AGE_MS:
+                continue
+            wanted.setdefault(0 if is_whole else self._open_offset(partition), []).append(partition)
+        found: list[Segment] = []
+        places = asyncio.Semaphore(CALLS_MAX)
+
+        async def ask(from_offset: int, some: list[int]) -> None:
+            async with places:
+                answer = await find_segments(
+                    self._connection,
+                    self._metadata,
+                    self._topic,
+                    some,
+                    from_offset,
+                    timeout_s=timeout_s,
+                )
+            found.extend(answer.segments)
+            newest_ms = self._connection.clock.monotonic_ms() - answer.age_ms
+            self._newest_ms |= dict.fromkeys(some, newest_ms)
+
+        await all_of(ask(from_offset, some) for from_offset, some in wanted.items())
+        for partition in [each for some in wanted.values() for each in some]:
+            self._asked_ms[partition] = now_ms
+            known = {} if is_whole else self._chains.get(partition, {})
+            sealed = {
+                number: each for number, each in known.items() if each.state is SegmentState.SEALED
+            }
+            self._chains[partition] = {} if _has_gap(known) else sealed
+        for segment in found:
+            if segment.topic_id != topic_id:
+                raise topic_recreated(self._topic, topic_id, segment.topic_id)
+            chain = self._chains.setdefault(segment.partition, {})
+            chain[-1 - segment.base_offset if is_gap(segment) else segment.segment_id] = segment
+
+    def _open_offset(self, partition: int) -> int:
+        """From which offset on the partition may have changed."""
+        chain = self._chains.get(partition, {})
+        sealed = [each for each in chain.values() if each.state is SegmentState.SEALED]
+        return 0 if _has_gap(chain) else max((each.end_offset for each in sealed), default=0)
+
+
+def _has_gap(chain: dict[int, Segment]) -> bool:
+    """Whether somebody may say more of it, so that all of it is asked for again."""
+    return any(map(is_gap, chain.values()))

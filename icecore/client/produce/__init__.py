@@ -1,0 +1,1 @@
+"""Producing: records in batches by partition, acknowledged once and in order."""

@@ -1,0 +1,562 @@
+"""Producer: takes records one by one or in columns, batches them by partition, acknowledges them.
+
+``send`` is a plain call that appends to lists; everything else (hashing aside) happens per batch.
+A batch is closed when it is full or ``linger_ms`` after its first record, and then belongs to
+``sender.py``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+import xxhash
+
+from icecore.client import checks
+from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
+from icecore.client.cluster.connection import Connection
+from icecore.client.cluster.metadata import Metadata
+from icecore.client.produce.batches import (
+    RECORD_OVERHEAD_BYTES,
+    Batch,
+    BatchHandle,
+    OnDelivery,
+    Piece,
+    SendHandle,
+)
+from icecore.client.produce.buffer import Buffer
+from icecore.client.produce.bulk import Columns, columns_of
+from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
+from icecore.client.produce.home import Home
+from icecore.client.produce.identity import ATTEMPT_S, Identities
+from icecore.client.produce.partition_queue import PartitionQueue
+from icecore.client.produce.producer_name import producer_name as named
+from icecore.client.produce.sender import Sender
+from icecore.client.produce.topics import Topic, Topics, Waiting
+from icecore.client.retries import OnRetry, callback
+from icecore.client.types import ProducerMetrics, RecordMetadata, enum_member
+from icecore.codec.batch import BatchLimits
+from icecore.codec.columns import KEY_HASH_SEED
+from icecore.codec.record import Codec
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    RecordTooLargeError,
+    ThrottledError,
+    UnavailableError,
+)
+from icecore.model import Acks
+from icecore.process.log import event
+from icecore.rpc.addresses import Transport
+from icecore.rpc.ports import Clock, Net, Rng
+
+if TYPE_CHECKING:
+    pass
+
+AcksName: TypeAlias = Literal["all", "quorum", "leader"]
+CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
+
+_RECORD_BYTES_MAX = BatchLimits().record_bytes_max
+_NONE: Final[tuple[()]] = ()
+"""Tags and headers of most records: there is one empty tuple, so that ``is`` is enough."""
+_log = logging.getLogger(__name__)
+_hash = xxhash.xxh64_intdigest
+
+
+class Producer:
+    """Appends records to topics. Use it as ``async with Producer("127.0.0.1:7400") as producer``.
+
+    Retries leave neither duplicates nor gaps nor a changed order within a partition.
+    All methods belong to one event loop; ``icecore.blocking.Producer`` is for threads.
+
+    Args:
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
+        acks: ``all`` in-sync replicas, a ``quorum`` of the replication factor, or the ``leader``.
+        compression: Of the payloads: ``none``, ``lz4`` or ``zstd``.
+        linger_ms: How long a batch waits for more records.
+        batch_bytes: A batch is closed at this size, before compression.
+        buffer_bytes: Records that are not acknowledged yet; ``send`` refuses more.
+        request_bytes_max: Batches of one request together.
+        request_timeout_ms: How long a leader waits for its replicas before it answers TIMEOUT.
+        delivery_timeout_ms: From the first record of a batch until it is given up. A request that
+            is under way by then is waited for, no longer than this once more.
+        idempotent: Number batches so that leaders recognise repeated ones.
+        producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
+        producer_topics: Topics in which that has happened already when ``start`` returns.
+        transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
+            environment says so: ``ICECORE_CLIENT__TRANSPORT``.
+        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
+            tells as well, a line per reason at a time. It must not wait.
+        net: Made here unless given.
+        clock, rng: Of the system unless given.
+
+    Raises:
+        ConfigurationError: A value is unknown or out of range.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        acks: AcksName | Acks = "all",
+        compression: CompressionName | Codec = "none",
+        linger_ms: float = 5,
+        batch_bytes: int = 256 << 10,
+        buffer_bytes: int = 64 << 20,
+        request_bytes_max: int = 4 << 20,
+        request_timeout_ms: int = 30_000,
+        delivery_timeout_ms: int = 120_000,
+        idempotent: bool = True,
+        producer_name: str = "",
+        producer_topics: Sequence[str] = (),
+        transport: Transport | None = None,
+        on_retry: OnRetry | None = None,
+        net: Net | None = None,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        checks.duration("linger_ms", linger_ms, 0)
+        checks.duration("delivery_timeout_ms", delivery_timeout_ms, 1)
+        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
+        self._clock = self._connection.clock
+        self._metadata = Metadata(self._connection)
+        self._buffer = Buffer(
+            self._clock,
+            linger_ms,
+            checks.size_bytes("batch_bytes", batch_bytes),
+            checks.size_bytes("buffer_bytes", buffer_bytes),
+            self._offer,
+        )
+        is_idempotent = checks.flag("idempotent", idempotent)
+        self._identities = Identities(
+            self._connection,
+            self._metadata,
+            named(producer_name, producer_topics, is_idempotent, self._connection.rng),
+            idempotent=is_idempotent,
+            attempt_s=min(ATTEMPT_S, delivery_timeout_ms / 1000),
+        )
+        request_timeout_ms = checks.milliseconds("request_timeout_ms", request_timeout_ms, 1)
+        self._sender = Sender(
+            self._connection,
+            self._metadata,
+            acks=enum_member(Acks, acks),
+            codec=enum_member(Codec, compression),
+            idempotent=is_idempotent,
+            identities=self._identities,
+            request_bytes_max=checks.size_bytes("request_bytes_max", request_bytes_max),
+            request_timeout_ms=min(request_timeout_ms, max(1, int(delivery_timeout_ms))),
+            delivery_timeout_ms=delivery_timeout_ms,
+            on_done=self._buffer.release,
+            on_broken=self._abandon,
+        )
+        self._topics = Topics(
+            self._metadata,
+            self._buffer,
+            self._clock,
+            self._connection.rng,
+            self._sender.start,
+            delivery_timeout_ms / 1000,
+        )
+        self._known = self._topics.by_name
+        self._batch_bytes = batch_bytes
+        self._delivery_timeout_ms = delivery_timeout_ms
+        self._batches_yielded = 0
+        self._home = Home(self._topics.close)
+        self._thread_id = 0
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin to work on the running loop; with a name, take it over first.
+
+        Raises:
+            IcecoreError: The name could not be taken within the delivery timeout.
+            UnavailableError: The producer is closed.
+        """
+        if self._is_closed:
+            raise UnavailableError("the producer is closed: make another one")
+        if self._home.loop is not None:
+            return
+        self._home.enter()
+        self._thread_id = get_ident()
+        self._sender.start(self._buffer.linger())
+        self._metadata.watch(self._topics.look)
+        self._metadata.on_recreated = self._topics.look
+        self._topics.open()
+        try:
+            await self._identities.take_name(self._delivery_timeout_ms)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Refuse further records, wait for the outcome of those buffered, close the connections.
+
+        Args:
+            timeout_s: For how long to wait; unless given, until the delivery timeout has ended
+                them all. What has no outcome by then is given up: its handles fail.
+
+        Raises:
+            TypeError, InvalidRequestError: The timeout is no duration; nothing is closed.
+            TimeoutError: Records were given up; everything is closed nevertheless.
+            IcecoreError: As ``flush``; everything is closed nevertheless.
+        """
+        checks.timeout("timeout_s", timeout_s)
+        self._home.check()
+        self._is_closed = True
+        self._topics.close()
+        if self._home.loop is None:
+            await self._connection.close()
+            return
+        try:
+            await self.flush(timeout_s)
+        finally:
+            self._home.leave()
+            try:
+                await self._sender.close()
+            finally:  # also when this wait is given up: every handle has an outcome
+                self._abandon()
+                await self._metadata.close()
+                await self._connection.close()
+
+    def _abandon(self) -> None:
+        """Nobody sends anything any more: fail what is left, and refuse what comes."""
+        self._is_closed = True
+        self._topics.close()
+        if (count := self._open_records()) > 0:
+            event(_log, logging.WARNING, "records_given_up", records=count)
+        error = UnavailableError("the producer was closed")
+        self._topics.abandon(error)
+        self._buffer.abandon(error)
+
+    # --- records --------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = _NONE,
+        headers: HeadersLike = _NONE,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> SendHandle:
+        """Buffer one record; ``await`` the handle for where it landed.
+
+        Does not wait and lets nothing else run: a loop that only sends should use ``send_wait``.
+
+        Args:
+            topic: Must exist, or begin to within the delivery timeout.
+            value: None is a tombstone.
+            key: Records of one key keep their order; None spreads batches over the partitions.
+            tags: Labels, indexed.
+            headers: Pairs of a name and a nullable value, or a mapping of such.
+            timestamp_ms: Event time since 1970 UTC, an int; now unless given.
+            partition: Instead of the one that the key decides.
+            on_delivery: Called once, with where the record landed or its error; see ``SendHandle``.
+
+        Raises:
+            ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
+            RecordTooLargeError: The record exceeds 1 MiB.
+            TypeError, InvalidRequestError: An argument is wrong; nothing was buffered.
+            UnavailableError: The producer is closed.
+        """
+        size = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            if type(value) is not bytes:
+                raise checks.wrong_type("value", value, "bytes or None")
+            size += len(value)
+        key_hash = 0
+        if key is not None:
+            if type(key) is not bytes:
+                raise checks.wrong_type("key", key, "bytes or None")
+            size += len(key)
+            key_hash = _hash(key, KEY_HASH_SEED)
+        if tags is not _NONE or headers is not _NONE:
+            tags, headers, extra = checks.record_labels(tags, headers)
+            size += extra
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.now_ms()
+        elif type(timestamp_ms) is not int or not TIME_MS_MIN <= timestamp_ms <= TIME_MS_MAX:
+            timestamp_ms = record_time_ms(timestamp_ms)
+        if partition is not None and type(partition) is not int:
+            partition = checks.partition_number(partition)
+        if on_delivery is not None or get_ident() != self._thread_id:
+            callback("on_delivery", on_delivery)
+            self._home.check()
+        buffer = self._buffer
+        if size > _RECORD_BYTES_MAX or buffer.used_bytes >= buffer.limit_bytes:
+            raise _no_room(size)
+        try:
+            found = self._known[topic]
+        except (KeyError, TypeError):
+            found = self._topics.add(topic)
+        row = (value, key, key_hash, timestamp_ms, tags, headers, size)
+        if found.queues:
+            handle = SendHandle(*self._append(found, partition, row))
+        else:
+            handle = self._send_later(found, partition, row)
+        if on_delivery is not None:
+            handle.on_delivery(on_delivery)
+        return handle
+
+    def _send_later(self, topic: Topic, partition: int | None, row: tuple[Any, ...]) -> SendHandle:
+        handle, size = SendHandle(None, 0), row[-1]
+        handle.route_later(topic.routing)
+
+        def route(topic: Topic) -> None:
+            handle.route(*self._append(topic, partition, row))
+
+        self._buffer.reserve(size)
+        topic.waiting.append(Waiting(route, lambda failed: handle.route(failed, 0), size, 1))
+        return handle
+
+    def _append(
+        self, topic: Topic, partition: int | None, row: tuple[Any, ...]
+    ) -> tuple[Batch, int]:
+        """Add a record to the open batch of its partition; the batch and its index there."""
+        value, key, key_hash, timestamp_ms, tags, headers, size = row
+        queues = topic.queues
+        if partition is not None:
+            if not 0 <= partition < len(queues):
+                raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
+            queue = queues[partition]
+        elif key is None:
+            if queues[topic.sticky].open is None and queues[topic.sticky].is_busy:
+                self._topics.choose_sticky(
+                    topic
+                )  # a new batch would wait for the last one's answer
+            queue = queues[topic.sticky]
+        else:
+            queue = queues[(key_hash >> 32) % len(queues)]
+        batch = queue.open
+        if batch is None or batch.rows:
+            self._buffer.close(queue)
+            batch = self._buffer.open(queue)
+        # Nothing from here on can fail: a record has all of its columns, or none.
+        self._buffer.used_bytes += size
+        index = len(batch.values)
+        batch.values.append(value)
+        batch.times.append(timestamp_ms)
+        if key is not None or batch.keys:
+            if len(batch.keys) < index:
+                batch.keys.extend([None] * (index - len(batch.keys)))
+                batch.hashes.extend([0] * (index - len(batch.hashes)))
+            batch.keys.append(key)
+            batch.hashes.append(key_hash)
+        if tags or headers or batch.tags is not None or batch.headers is not None:
+            batch.set_extras(tags, headers)
+        batch.size_bytes += size
+        if batch.size_bytes >= self._batch_bytes:
+            if key is None and partition is None:
+                self._topics.choose_sticky(topic)
+            self._buffer.close(queue)
+        return batch, index
+
+    async def send_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = _NONE,
+        headers: HeadersLike = _NONE,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> SendHandle:
+        """As ``send``, but waits for room, and lets requests go out once per full batch."""
+        if self._batches_yielded != self._buffer.batches_closed:
+            self._batches_yielded = self._buffer.batches_closed
+            await asyncio.sleep(0)
+        if self._buffer.is_full:
+            await self.ready()
+        return self.send(
+            topic,
+            value,
+            key=key,
+            tags=tags,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            on_delivery=on_delivery,
+        )
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = _NONE,
+        headers: HeadersLike = _NONE,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record, arguments as ``send``, and wait until it is acknowledged."""
+        handle = await self.send_wait(
+            topic,
+            value,
+            key=key,
+            tags=tags,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+        return await handle
+
+    def send_batch(
+        self,
+        topic: str,
+        values: ByteColumn | ArrowLike,
+        *,
+        keys: ByteColumn | None = None,
+        tags: Sequence[Iterable[str]] | None = None,
+        headers: Sequence[HeadersLike] | None = None,
+        timestamps_ms: TimeColumn | None = None,
+        partition: int | None = None,
+    ) -> BatchHandle:
+        """Buffer many records in columns; ``await`` the handle for where they landed.
+
+        Costs per record only where keys must be hashed. Records of one partition keep their order,
+        also relative to ``send``.
+
+        Args:
+            topic: As in ``send``.
+            values: A column of bytes or texts; or a table with the columns ``value`` and optionally
+                ``key``, ``timestamp_ms`` or ``timestamp``, ``tags``, ``headers``: of Arrow, or of
+                anything with ``__arrow_c_stream__``, as pandas, Polars and DuckDB have it.
+                Other columns are left out; times without a time zone are UTC.
+            keys: A column; without it records go to one partition after the other, by batches.
+            tags: A column of sequences.
+            headers: A column of sequences of pairs.
+            timestamps_ms: A column of numbers, or of times with time zone; now unless given.
+            partition: For all of them.
+
+        Raises:
+            ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
+            TypeError, InvalidRequestError: Columns differ in length, a value is wrong (the error
+                names column, row and type), or there is no such partition.
+            RecordTooLargeError: A record exceeds 1 MiB.
+        """
+        self._home.check()
+        if partition is not None:
+            partition = checks.partition_number(partition)
+        columns = columns_of(values, keys, tags, headers, timestamps_ms, self._clock.now_ms())
+        if columns.largest > _RECORD_BYTES_MAX or self._buffer.is_full:
+            raise _no_room(columns.largest)
+        try:
+            found = self._known[topic]
+        except (KeyError, TypeError):
+            found = self._topics.add(topic)
+        pieces: list[Piece] = []
+        if found.queues:
+            self._split(found, partition, columns, pieces)
+            return BatchHandle(pieces)
+        kept = columns.copy()
+
+        def route(topic: Topic) -> None:
+            self._split(topic, partition, kept, pieces)
+
+        self._buffer.reserve(columns.size_bytes)
+        size, count = columns.size_bytes, len(columns)
+        found.waiting.append(
+            Waiting(route, lambda failed: pieces.append((failed, 0, 0)), size, count)
+        )
+        return BatchHandle(pieces, found.routing)
+
+    def _split(
+        self, topic: Topic, partition: int | None, columns: Columns, pieces: list[Piece]
+    ) -> None:
+        """Put columns into batches of their partitions, in order."""
+        queues = topic.queues
+        if partition is not None and not 0 <= partition < len(queues):
+            raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
+        parts: list[tuple[int | None, Columns]] = [(partition, columns)]
+        if partition is None and columns.hashes is not None:
+            parts = list(columns.by_partition(len(queues), topic.sticky))
+        for number, part in parts:
+            for piece in part.pieces(self._batch_bytes):
+                queue = queues[topic.sticky if number is None else number]
+                pieces.append(self._buffer.add(queue, piece))
+                if number is None and queue.open is None:
+                    self._topics.choose_sticky(topic)
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Wait until ``send`` has room again."""
+        self._home.check()
+        await self._buffer.wait_for_room()
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send what is buffered and wait for the outcome of all of it.
+
+        Args:
+            timeout_s: For how long; unless given, until the delivery timeout has ended them all.
+
+        Raises:
+            TypeError, InvalidRequestError: The timeout is no duration.
+            TimeoutError: Some have no outcome by then. They are sent nevertheless: flush again.
+            IcecoreError: The first failure, since the last flush, of a record nobody awaited.
+        """
+        checks.timeout("timeout_s", timeout_s)
+        self._home.check()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if routing := self._topics.routing:
+                    await asyncio.wait(routing)
+                await self._buffer.drain()
+        except TimeoutError:
+            what = f"{self._open_records()} records have no outcome after {timeout_s:g} s"
+            raise TimeoutError(what) from None
+
+    def _open_records(self) -> int:
+        pending = sum(batch.count or len(batch.values) for batch in self._buffer.pending)
+        return pending + self._topics.waiting_records
+
+    def metrics(self) -> ProducerMetrics:
+        """What has become of the records so far, and what is under way."""
+        tally, retries = self._buffer.tally, self._connection.retries
+        return ProducerMetrics(
+            records_acknowledged=tally.records_acknowledged,
+            records_failed=tally.records_failed,
+            batches_acknowledged=tally.batches_acknowledged,
+            bytes_acknowledged=tally.bytes_acknowledged,
+            latency_mean_ms=tally.latency_sum_ms / max(1, tally.batches_acknowledged),
+            latency_max_ms=tally.latency_max_ms,
+            buffered_records=self._open_records(),
+            buffered_bytes=self.buffered_bytes,
+            requests_under_way=self._sender.requests_under_way,
+            retries=retries.count,
+            last_retry=retries.last,
+        )
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of records whose outcome is open."""
+        return self._buffer.used_bytes
+
+    @property
+    def lost_acks_leader(self) -> int:
+        """How often records acknowledged by a leader alone were found lost with it."""
+        return self._sender.settling.lost_acks_leader
+
+    def _offer(self, queue: PartitionQueue) -> None:
+        self._sender.offer(queue)
+
+
+def _no_room(record_bytes: int) -> IcecoreError:
+    """For a record of that size."""
+    if record_bytes > _RECORD_BYTES_MAX:
+        return RecordTooLargeError(f"a record of {record_bytes} bytes exceeds {_RECORD_BYTES_MAX}")
+    return ThrottledError("the producer's buffer is full", retry_after_ms=5)

@@ -1,0 +1,112 @@
+"""Whom a client turns to: all that were given have a turn, and nobody of another cluster counts."""
+
+from typing import Any, cast
+
+import pytest
+
+from icecore.client.cluster.connection import Connection
+from icecore.client.cluster.metadata import Metadata
+from icecore.errors import IcecoreError, NotCoordinatorError, UnavailableError, WrongClusterError
+from icecore.rpc.ports import Net
+from icecore.v1 import admin_pb2
+
+OURS, OTHERS = b"c" * 16, b"o" * 16
+TOPIC, OTHER_TOPIC = b"t" * 16, b"u" * 16
+AWAY = UnavailableError("UNAVAILABLE: nobody listens")
+
+
+def metadata(cluster_id: bytes, topic_id: bytes) -> bytes:
+    """About the topic ``t``."""
+    answer = admin_pb2.GetMetadataResponse(cluster_id=cluster_id, token=9, version=9)
+    answer.topics.add(name="t", topic_id=topic_id).partitions.add(partition=0, leader=1)
+    return answer.SerializeToString()
+
+
+MINE, FOREIGN = metadata(OURS, TOPIC), metadata(OTHERS, OTHER_TOPIC)
+
+
+class Servers:
+    """As a net: what is said at each address; nobody is at the others."""
+
+    def __init__(self, **said: bytes | IcecoreError) -> None:
+        self.said = {f"{name}:1": found for name, found in said.items()}
+        self.questions: list[tuple[str, str]] = []
+
+    @property
+    def asked(self) -> list[str]:
+        """Who was, in order."""
+        return [address for address, _ in self.questions]
+
+    async def call(self, address: str, method: str, *_: Any, **__: Any) -> bytes:
+        name = method.rpartition("/")[2]
+        self.questions.append((address, name))
+        found = self.said.get(address, AWAY)
+        if isinstance(found, IcecoreError):
+            raise found
+        return found if name == "GetMetadata" else b""
+
+
+def connection(servers: Servers, bootstrap: str) -> Connection:
+    return Connection(bootstrap, cast(Net, servers))
+
+
+async def save_positions(client: Connection, timeout_s: float = 3) -> None:
+    """Some question that only a coordinator answers."""
+    request = admin_pb2.SavePositionsRequest()
+    await client.admin(
+        "SavePositions", request, admin_pb2.SavePositionsResponse, timeout_s=timeout_s
+    )
+
+
+async def test_who_is_named_and_can_not_be_reached_is_followed_by_who_was_given() -> None:
+    """A node may know its coordinator by an address that clients can't reach."""
+    inside = NotCoordinatorError("ask inside", address="inside:1")
+    servers = Servers(n1=inside, n2=inside, c=MINE)
+    await save_positions(connection(servers, "n1:1, n2:1, c:1"))
+    assert servers.asked == ["n1:1", "inside:1", "n2:1", "inside:1", "c:1"]
+
+
+async def test_an_answer_of_another_cluster_is_passed_by() -> None:
+    servers = Servers(c=MINE, other=FOREIGN)
+    client = connection(servers, "c:1,other:1,n:1")
+    known = Metadata(client)
+    assert (await known.topic("t", timeout_s=3)).topic_id == TOPIC
+    servers.said = {"other:1": FOREIGN, "n:1": MINE}
+    await known.refresh()
+    await known.refresh()
+    assert known.recreated("t", TOPIC) is None
+    assert (known.view.cluster_id, servers.asked.count("other:1")) == (OURS, 1)
+    servers.said = {"other:1": FOREIGN}
+    with pytest.raises(UnavailableError):
+        await save_positions(client, timeout_s=0.3)
+    assert servers.asked.count("other:1") == 1
+
+
+async def test_a_coordinator_of_another_cluster_is_asked_nothing() -> None:
+    """It would say that the topics are gone, or other ones, before anybody asked who it is."""
+    servers = Servers(c=MINE, other=FOREIGN)
+    client = connection(servers, "c:1,other:1,d:1")
+    await Metadata(client).topic("t", timeout_s=3)
+    servers.said = {"other:1": FOREIGN, "d:1": MINE}
+    servers.questions.clear()
+    await save_positions(client)
+    await save_positions(client)
+    assert servers.questions == [
+        *(("c:1", "SavePositions"), ("other:1", "GetMetadata"), ("d:1", "GetMetadata")),
+        *(("d:1", "SavePositions"), ("d:1", "SavePositions")),
+    ]
+
+
+async def test_where_nobody_else_is_left_it_is_said() -> None:
+    servers = Servers(c=MINE, other=FOREIGN)
+    known = Metadata(connection(servers, "c:1,other:1"), timeout_s=0.3)
+    await known.topic("t", timeout_s=3)
+    servers.said = {"other:1": FOREIGN}
+    with pytest.raises(UnavailableError):
+        await known.refresh()
+    servers.said = {"c:1": FOREIGN, "other:1": FOREIGN}
+    with pytest.raises(WrongClusterError, match=r"c:1 answers for cluster 6f6f.*, not for 6363"):
+        await known.refresh()
+    servers.said["c:1"] = MINE
+    await known.refresh()
+    assert known.view.topics["t"].topic_id == TOPIC

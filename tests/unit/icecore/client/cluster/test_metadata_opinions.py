@@ -1,0 +1,94 @@
+"""Old news about a topic that is new to a client is not believed before others were asked."""
+
+import itertools
+from typing import Any, cast
+
+import pytest
+
+from icecore.client.cluster.connection import STALE_MS, Connection
+from icecore.client.cluster.metadata import Metadata
+from icecore.errors import IcecoreError, UnavailableError, UnknownTopicError
+from icecore.process.system import SystemClock
+from icecore.rpc import convert
+from icecore.v1 import admin_pb2
+
+OLD, NEW = b"o" * 16, b"n" * 16
+YOUNG_MS, AGED_MS = 100, STALE_MS + 1
+
+
+def answer(topic_id: bytes, version: int, age_ms: int) -> admin_pb2.GetMetadataResponse:
+    """About the topic ``t``; without an id it does not exist."""
+    found = admin_pb2.GetMetadataResponse(token=1, version=version, age_ms=age_ms)
+    topic = found.topics.add(name="t", topic_id=topic_id)
+    if topic_id:
+        topic.partitions.add(partition=0, leader=1)
+    else:
+        topic.error.CopyFrom(convert.error_to_proto(UnknownTopicError("no topic 't'")))
+    return found
+
+
+class Servers:
+    """As a connection: each call is answered by the next one."""
+
+    transport = "auto"
+    rng = None
+
+    def __init__(self, *answers: admin_pb2.GetMetadataResponse | IcecoreError) -> None:
+        self.clock = SystemClock()
+        self._answers = itertools.chain(answers)
+        self.asked = 0
+
+    def deadline_ms(self, timeout_s: float) -> float:
+        return self.clock.monotonic_ms() + timeout_s * 1000
+
+    async def admin(self, *_: Any, **__: Any) -> admin_pb2.GetMetadataResponse:
+        self.asked += 1
+        found = next(self._answers)
+        if isinstance(found, IcecoreError):
+            raise found
+        return found
+
+    def check_server(self, _: bytes) -> bool:
+        return True
+
+    def meet(self, *_: Any) -> None:
+        """Nobody is called by address."""
+
+
+async def believed(servers: Servers) -> tuple[bytes, Metadata]:
+    metadata = Metadata(cast(Connection, servers))
+    return (await metadata.topic("t", timeout_s=5)).topic_id, metadata
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_the_newest_of_three_old_ones_counts(at: int) -> None:
+    answers = [answer(OLD, 5, AGED_MS * 9) for _ in range(3)]
+    answers[at] = answer(NEW, 7, AGED_MS)
+    servers = Servers(*answers)
+    assert (await believed(servers))[0] == NEW
+    assert servers.asked == 3
+
+
+async def test_a_young_answer_ends_it() -> None:
+    servers = Servers(answer(OLD, 5, AGED_MS), answer(NEW, 7, YOUNG_MS))
+    assert ((await believed(servers))[0], servers.asked) == (NEW, 2)
+    servers = Servers(answer(NEW, 7, YOUNG_MS))
+    assert ((await believed(servers))[0], servers.asked) == (NEW, 1)
+
+
+async def test_a_topic_that_is_made_later_is_found_behind_a_node_that_lacks_it() -> None:
+    servers = Servers(answer(b"", 5, AGED_MS * 9), answer(NEW, 7, AGED_MS), answer(b"", 5, AGED_MS))
+    found, metadata = await believed(servers)
+    assert (found, metadata.error("t")) == (NEW, None)
+
+
+async def test_where_nobody_else_answers_the_first_one_counts() -> None:
+    servers = Servers(answer(OLD, 5, AGED_MS), UnavailableError("away"))
+    assert ((await believed(servers))[0], servers.asked) == (OLD, 2)
+
+
+async def test_a_topic_that_is_known_costs_one_question() -> None:
+    servers = Servers(answer(NEW, 7, YOUNG_MS), answer(NEW, 7, AGED_MS))
+    _, metadata = await believed(servers)
+    await metadata.refresh()
+    assert servers.asked == 2

@@ -1,0 +1,126 @@
+"""Where readers go on when a node does not serve them: who is at the tail asks nobody."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from icecore import Consumer, Producer
+from icecore.client.consume import whereabouts
+from icecore.errors import NotLeaderError, NotReplicaError, UnavailableError
+from icecore.model import SegmentState
+from tests.support.fake_cluster import FakeCluster
+
+PARTITIONS = 40
+LEADERLESS_S = 0.6
+
+
+@pytest_asyncio.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    """Node 1 leads everything, node 2 follows; a record is in each partition."""
+    async with FakeCluster(nodes=2) as cluster:
+        for partition in cluster.add_topic("t", PARTITIONS):
+            record = partition.tail.record
+            partition.tail.record = record.changed(leader=1, replicas=(1, 2), isr=(1, 2))
+        await fill(cluster)
+        async with asyncio.timeout(30):
+            yield cluster
+
+
+async def fill(cluster: FakeCluster) -> None:
+    async with Producer(cluster.bootstrap, net=cluster.net) as producer:
+        for number in range(PARTITIONS):
+            await producer.send_batch("t", [b"v"], partition=number)
+
+
+def consumer(cluster: FakeCluster) -> Consumer:
+    return Consumer(cluster.bootstrap, "t", net=cluster.net, start="earliest", max_wait_ms=50)
+
+
+def kill_leader(cluster: FakeCluster) -> None:
+    async def is_dead(number: int, _: str) -> None:
+        if number == 1:
+            raise UnavailableError("killed")
+
+    cluster.before_call = is_dead
+    for partition in cluster.topics["t"]:
+        partition.tail.record = partition.tail.record.changed(
+            leader=0, state=SegmentState.RECOVERING
+        )
+
+
+async def read(c: Consumer, count: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    while len(found) < count:
+        found += [(each.partition, each.offset) for each in await c.poll(0.2)]
+    return sorted(found)
+
+
+def asked(cluster: FakeCluster) -> list[str]:
+    return [name for _, name in cluster.calls]
+
+
+async def test_all_who_wait_for_a_leader_ask_together(cluster: FakeCluster) -> None:
+    async with consumer(cluster) as c:
+        await read(c, PARTITIONS)
+        kill_leader(cluster)
+        cluster.calls.clear()
+        assert not await c.poll(LEADERLESS_S)
+        assert "ListSegments" not in asked(cluster)
+        assert asked(cluster).count("GetMetadata") < 30  # one each 15 ms at most, for all of them
+        assert asked(cluster).count("Fetch") < PARTITIONS
+        for partition in cluster.topics["t"]:
+            partition.open(2, (2,))
+        await fill(cluster)
+        assert await read(c, PARTITIONS) == [(number, 1) for number in range(PARTITIONS)]
+        assert "ListSegments" not in asked(cluster)
+
+
+async def test_what_came_before_is_read_from_a_follower(cluster: FakeCluster) -> None:
+    async with consumer(cluster) as c:
+        await read(c, PARTITIONS)
+        kill_leader(cluster)
+        for number in range(PARTITIONS):
+            await c.seek(number, 0)
+        async with asyncio.timeout(whereabouts._LEADERLESS_S / 2):  # nobody waits for a leader
+            assert await read(c, PARTITIONS) == [(number, 0) for number in range(PARTITIONS)]
+    assert "ListSegments" not in asked(cluster)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "is_asked"),
+    [
+        (NotLeaderError(), 2, False),
+        (NotReplicaError(), 1, True),
+        (NotReplicaError(), 2, True),
+        (NotLeaderError(), 20, True),
+    ],
+)
+async def test_the_coordinator_is_asked_when_metadata_do_not_help(
+    cluster: FakeCluster, error: Any, attempts: int, is_asked: bool
+) -> None:
+    async with consumer(cluster) as c:
+        await read(c, PARTITIONS)
+        reader = c._fetcher.readers["t", 3]
+        reader.generation += 1  # nobody else moves it
+        reader.is_busy, reader.attempts, reader.avoided = True, attempts, {1}
+        cluster.calls.clear()
+        await c._fetcher._whereabouts.find(reader, error)
+        assert (reader.node_id, reader.segment_id) == (1, 0) if not reader.avoided else (2, 0)
+        assert ("ListSegments" in asked(cluster)) == is_asked
+
+
+async def test_a_seek_meanwhile_counts(cluster: FakeCluster) -> None:
+    async with consumer(cluster) as c:
+        await read(c, PARTITIONS)
+        kill_leader(cluster)
+        reader = c._fetcher.readers["t", 3]
+        reader.is_busy, reader.attempts = True, 2
+        looking = asyncio.ensure_future(c._fetcher._whereabouts.find(reader, NotLeaderError()))
+        await asyncio.sleep(0.02)
+        reader.move_to(0)
+        reader.node_id, reader.avoided = 2, {2}
+        await looking
+        assert reader.node_id == 2
