@@ -29,13 +29,10 @@ from examples.flights import Departure, read_departures
 from examples.flights_check import ROW_HEADER, Copies, Fetched, compare_copies
 from examples.flights_search import Found, search
 from examples.flights_table import Table, count, wait_until_tiered
+from icecore import Admin, Consumer, Lookup, Producer
 from icecore.cli.cluster import show_cluster
 from icecore.cli.output import Output
-from icecore.client.admin.admin import Admin
-from icecore.client.consume.consumer import Consumer
-from icecore.client.lookup.lookup import Lookup
 from icecore.client.produce.batches import SendHandle
-from icecore.client.produce.producer import Producer
 from icecore.client.types import ClusterDescription, TopicDescription, TopicSettings
 from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster

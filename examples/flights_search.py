@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from examples.flights import Departure
 from examples.flights_check import ROW_HEADER
-from icecore.client.lookup.lookup import Lookup
+from icecore import Lookup
 from icecore.codec.record import Record
 
 PAGE_RECORDS: Final = 5_000

@@ -11,7 +11,7 @@ import duckdb
 from deltalake import DeltaTable
 
 from examples.flights import Departure
-from icecore.client.admin.admin import Admin
+from icecore import Admin
 from icecore.errors import IcecoreError
 
 TIER_TIMEOUT_S = 120.0
