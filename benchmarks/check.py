@@ -67,7 +67,7 @@ def main() -> int:
         values = {name: value for name, value in values.items() if name in ratios_alone() and value}
     else:
         found = measure(choose(list(ratios_alone())), options.folder, options.runs, Times())
-        values = {gate.name: value for gate, value in found if value is not None}
+        values = {gate.name: value for gate, value in found.gates if value is not None}
     if options.update:
         rounded = {name: round(value, 3) for name, value in sorted(values.items())}
         BASELINE.write_text(json.dumps(rounded, indent=2) + "\n")

@@ -2,7 +2,8 @@
 
     make bench-gates    # or: python -m benchmarks.gates --runs 5 [--only NAME …] [--json FILE]
 
-One line per gate: ``gate: <name> value=… floor=… unit=… ok|short``. A bound that must not be
+One line per gate: ``gate: <name> value=… floor=… unit=… ok|short``; the file also gets what was
+measured for them, a line for each measurement of each run. A bound that must not be
 exceeded is a ``ceiling``; a figure without a bound is ``shown``; one whose system is absent is
 ``skipped``, and what is missing is said. A measurement beside which others used more than 15 % of
 the machine is made again, and refused the third time. Exit status 1 when a gate is short.
@@ -12,6 +13,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +77,33 @@ def _measure_once(runner: Runner, group: Group, name: str) -> Mapping[str, float
     return figures
 
 
-def measure(
-    groups: Sequence[Group], folder: Path, runs: int, times: Times
-) -> list[tuple[Gate, float | None]]:
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Of some groups, in order."""
+
+    gates: list[tuple[Gate, float | None]] = field(default_factory=list)
+    measured: list[dict[str, Any]] = field(default_factory=list)
+    """What the values are made of: a line for each measurement."""
+
+    def take(self, group: Group, by_run: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
+        """What the runs of a group have brought. Values of its gates are printed."""
+        for run, found in enumerate(by_run):
+            for name, figures in found.items():
+                system, case = group.measurements[name]
+                about = {"name": name, "run": run, "on": system, "case": case.label}
+                self.measured.append({"benchmark": "measured", **about, "figures": dict(figures)})
+        for gate in group.gates:
+            value = gate.over_runs(by_run)
+            self.gates.append((gate, value))
+            print(gate.line(value), flush=True)
+
+
+def measure(groups: Sequence[Group], folder: Path, runs: int, times: Times) -> Results:
     """Values of all gates, each printed as soon as it is known."""
-    results = []
+    results = Results()
     with Runner(folder, times) as runner:
         for group in groups:
-            by_run = run_group(runner, group, runs)
-            for gate in group.gates:
-                value = gate.over_runs(by_run)
-                results.append((gate, value))
-                print(gate.line(value), flush=True)
+            results.take(group, run_group(runner, group, runs))
     return results
 
 
@@ -125,13 +142,15 @@ def main() -> int:
     results = measure(groups, options.folder, options.runs, Times(options.seconds))
     if options.json:
         _append(options.json, results, {"runs": options.runs, **describe(options.folder)})
-    return int(any(gate.verdict(value) == "short" for gate, value in results))
+    return int(any(gate.verdict(value) == "short" for gate, value in results.gates))
 
 
-def _append(path: Path, results: list[tuple[Gate, float | None]], about: dict[str, Any]) -> None:
+def _append(path: Path, results: Results, about: dict[str, Any]) -> None:
     with path.open("a") as out:
         out.write(json.dumps({"benchmark": "machine", **about}) + "\n")
-        for gate, value in results:
+        for line in results.measured:
+            out.write(json.dumps(line) + "\n")
+        for gate, value in results.gates:
             line = {"benchmark": "gate", "name": gate.name, "value": value, "unit": gate.unit}
             out.write(json.dumps({**line, "verdict": gate.verdict(value)}) + "\n")
 

@@ -395,6 +395,21 @@ def test_only_what_the_chosen_gates_need_is_measured() -> None:
         gates.choose(["nonsense"])
 
 
+def test_the_file_has_what_the_values_are_made_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (group,) = gates.choose(["rf3_limit"])
+    results = gates.Results()
+    results.take(group, [{"limit": {"fresh_mb_s": 400.0}, "icecore": {"mb_s": 200.0}}, {}])
+    assert "gate: rf3_limit value=0.5" in capsys.readouterr().out
+    gates._append(tmp_path / "out.json", results, {"runs": 2})
+    lines = report.read([tmp_path / "out.json"])
+    assert [line["benchmark"] for line in lines] == ["machine", "measured", "measured", "gate"]
+    assert lines[2]["on"] == "icecore" and lines[2]["figures"] == {"mb_s": 200.0}
+    assert (lines[3]["name"], lines[3]["value"]) == ("rf3_limit", 0.5)
+    assert report.table(lines) == "no results"
+
+
 # --- baseline and report --------------------------------------------------------------------------
 
 
