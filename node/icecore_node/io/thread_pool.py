@@ -142,8 +142,13 @@ def _answer(call: _Call) -> None:
         error.__cause__ = stop
     except BaseException as raised:
         error = raised
-    with suppress(RuntimeError):  # the loop is closed: nobody waits
-        future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+    try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+    finally:
+        # An error has this frame: it and all that its frames hold would wait for the garbage
+        # collector, if this one held it or its future.
+        del call, future, error
 
 
 def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:

@@ -123,6 +123,29 @@ async def test_nothing_of_a_call_stays(pool: ThreadPool) -> None:
     assert gone() is None
 
 
+async def test_an_exception_is_gone_when_nobody_holds_it(pool: ThreadPool) -> None:
+    """Or what its frames hold, answers of megabytes, would wait for the garbage collector."""
+
+    class Refused(Exception):
+        pass
+
+    def refuse() -> None:
+        raise Refused
+
+    gone: list[weakref.ref[Refused]] = []
+    gc.disable()
+    try:
+        for _ in range(3):
+            try:
+                await pool.run(refuse)
+            except Refused as error:
+                gone.append(weakref.ref(error))
+        await pool.run(str)
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
+
+
 async def test_many_calls_at_once_all_come_back(pool: ThreadPool) -> None:
     async def caller(number: int) -> int:
         total = 0
