@@ -24,7 +24,13 @@ from icecore_node.storage.index.posting_blocks import (
     encode_block,
     encode_blocks,
 )
-from icecore_node.storage.index.runs import Directory, Run, decode_directory, merge
+from icecore_node.storage.index.runs import (
+    BLOCKS_AT_ONCE,
+    Directory,
+    Run,
+    decode_directory,
+    merge,
+)
 
 BIG = (1 << 64) - 1
 # Few hashes, so that many entries share one; the borders of the range are among them.
@@ -177,3 +183,12 @@ def test_neighbouring_blocks_are_read_together() -> None:
     assert [ordinals.tolist() for ordinals in found] == [[1], [5], [6], [9], [50]]
     assert reads == [(0, 3), (12, 13)]
     assert length == 4 * len(blocks[0][1])
+
+
+def test_one_hash_may_fill_more_blocks_than_are_read_at_once() -> None:
+    pairs = [(3, 0), *[(5, ordinal) for ordinal in range(100)], (9, 0)]
+    run = run_of([entries(pairs)], 2)
+    assert len(run.directory.first_hashes) > 2 * BLOCKS_AT_ONCE
+    for wanted in ([5], [5, 9]):
+        found, _ = run.find(wanted_hashes(wanted))
+        assert found[0].tolist() == list(range(100))
