@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("grpcio", "protobuf", "numpy", "pyarrow", "rocksdict", "google-crc32c")
+_PACKAGES = ("grpcio", "protobuf", "numpy", "pyarrow", "rocksdict", "google-crc32c", "awscrt")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

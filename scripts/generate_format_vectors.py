@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from icecore.codec import chain, hashes
-from icecore.codec.batch import Codec, crc32c, parse_header, stamp
+from icecore.codec.batch import Codec, parse_header, stamp
+from icecore.codec.checksum import crc32c
 from icecore.codec.record import decode, encode_columns, partition_for_key
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.segment_engine.segment_header import encode_file_header

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-import google_crc32c
-import numpy as np
-
+from icecore.codec.checksum import crc32c, crc32c_between, crc32c_of_parts
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -68,7 +66,6 @@ _RESERVED = bytes(HEADER_LENGTH - _RESERVED_START)
 _UNSTAMPED = bytes(_PRODUCER_START - _LEADER_START)
 _MAX_OFFSET = (1 << 63) - 1
 _MAX_SEQUENCE = (1 << 64) - 1
-_CRC_VIEW_BYTES = 1 << 14
 
 
 class Codec(IntEnum):
@@ -189,28 +186,6 @@ def pad8(length: int) -> int:
     return (length + 7) & ~7
 
 
-def crc32c(buffer: Buffer, start: int = 0, end: int | None = None, crc: int = 0) -> int:
-    """CRC32C of ``buffer[start:end]``, continuing ``crc``.
-
-    The C function takes ``bytes`` and arrays. A large part of a buffer goes to it as an array,
-    because a copy would cost as much as the checksum.
-    """
-    stop = len(buffer) if end is None else end
-    if stop - start < _CRC_VIEW_BYTES:
-        found: int = google_crc32c.extend(crc, bytes(memoryview(buffer)[start:stop]))
-        return found
-    viewed: int = google_crc32c.extend(crc, np.frombuffer(buffer, np.uint8, stop - start, start))
-    return viewed
-
-
-def crc32c_of_parts(parts: list[Buffer]) -> int:
-    """CRC32C of the concatenation of ``parts``, without concatenating them."""
-    crc: int = 0
-    for part in parts:
-        crc = google_crc32c.extend(crc, part) if isinstance(part, bytes) else crc32c(part, crc=crc)
-    return crc
-
-
 def peek(buffer: Buffer, position: int = 0) -> tuple[int, int, int]:
     """``(batch_length, base_offset, end_offset)``, unchecked: only for headers checked before."""
     found: tuple[int, int, int] = _PEEK.unpack_from(buffer, position + _FIELDS_START)
@@ -243,7 +218,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     is_known = codec < len(_CODECS) and raw[_RESERVED_START:] == _RESERVED
     fields[_CODEC] = _CODECS[codec] if is_known else Codec.NONE
     header = BatchHeader._make(fields)
-    if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != header.header_crc32c:
+    if crc32c(raw[:12] + b"\0\0\0\0" + raw[16:]) != header.header_crc32c:
         raise _corrupt(position, "header CRC mismatch")
     if not is_known:
         raise _corrupt(position, "unknown codec or reserved bytes not zero")
@@ -280,7 +255,7 @@ def verify_producer_crc(buffer: Buffer, position: int, header: BatchHeader) -> N
     end = position + header.batch_length
     if end > len(buffer):
         raise _corrupt(position, "the batch is cut short")
-    if crc32c(buffer, position + _PRODUCER_CRC_FROM, end) != header.producer_crc32c:
+    if crc32c_between(buffer, position + _PRODUCER_CRC_FROM, end) != header.producer_crc32c:
         raise _corrupt(position, "producer CRC mismatch")
 
 
@@ -355,7 +330,7 @@ def stamp(
         flags,
     )
     raw = front + buffer[position + _PRODUCER_START : position + HEADER_LENGTH]
-    crc: int = google_crc32c.value(raw)
+    crc = crc32c(raw)
     return raw[:12] + _U32.pack(crc) + raw[16:], crc
 
 
@@ -443,7 +418,7 @@ def header_of(part: ProducerPart, body: list[Buffer], leader_flags: int = 0) -> 
             producer[4:],
         )
     )
-    header_crc: int = google_crc32c.value(raw)
+    header_crc = crc32c(raw)
     return b"".join((raw[:12], _U32.pack(header_crc), raw[16:]))
 
 
@@ -471,9 +446,9 @@ def set_producer(
 
 def refresh_crcs(batch: bytearray) -> None:
     """Recompute both CRCs of one whole batch in place, after its bytes were changed on purpose."""
-    _U32.pack_into(batch, _PRODUCER_START, crc32c(batch, _PRODUCER_CRC_FROM))
+    _U32.pack_into(batch, _PRODUCER_START, crc32c_between(batch, _PRODUCER_CRC_FROM, len(batch)))
     _U32.pack_into(batch, 12, 0)
-    _U32.pack_into(batch, 12, crc32c(batch, 0, HEADER_LENGTH))
+    _U32.pack_into(batch, 12, crc32c_between(batch, 0, HEADER_LENGTH))
 
 
 def _corrupt(position: int, what: str) -> CorruptBatchError:

@@ -8,9 +8,8 @@ all stamped headers, so two logs with the same digest have the same batches in t
 import hashlib
 import struct
 
-import google_crc32c
-
 from icecore.codec.batch import Buffer
+from icecore.codec.checksum import crc32c
 from icecore.errors import InvalidRequestError
 from icecore.model import Epoch, SegmentId
 
@@ -37,7 +36,7 @@ def segment_seed(
 
 def chain_seed(seed: bytes) -> int:
     """What the first batch of a segment names as its previous header's CRC."""
-    crc: int = google_crc32c.value(seed)
+    crc = crc32c(seed)
     return crc
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from icecore.codec.batch import BatchHeader, crc32c
+from icecore.codec.batch import BatchHeader
+from icecore.codec.checksum import crc32c
 from icecore.errors import (
     InvalidRequestError,
     OutOfOrderSequenceError,

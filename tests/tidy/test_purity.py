@@ -18,6 +18,7 @@ PURE_MAY_IMPORT = (
     "icecore.errors",
     "icecore.codec.batch",
     "icecore.codec.chain",
+    "icecore.codec.checksum",
     "icecore.model",
     "icecore.tier_records",
     *PURE,

@@ -24,7 +24,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-import google_crc32c
+from icecore.codec.checksum import crc32c
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 """Of one body; gRPC's limit is the same."""
@@ -99,7 +99,7 @@ class Head(NamedTuple):
 def pack_head(kind: int, call_id: int, meta: bytes, body_bytes: int) -> bytes:
     """Head and meta of a frame."""
     checked = _CHECKED.pack(body_bytes, call_id, len(meta), kind, 0)
-    crc = google_crc32c.value(checked + meta if meta else checked)
+    crc = crc32c(checked + meta if meta else checked)
     return checked + _CRC.pack(crc) + meta
 
 
@@ -130,7 +130,7 @@ def read_meta(view: memoryview, position: int, head: Head) -> bytes:
     checked = position + _CHECKED.size
     start = position + HEAD_BYTES
     meta = bytes(view[start : start + head.meta_bytes]) if head.meta_bytes else b""
-    crc = google_crc32c.value(bytes(view[position:checked]) + meta)
+    crc = crc32c(bytes(view[position:checked]) + meta)
     if crc != _CRC.unpack_from(view, checked)[0]:
         raise FrameError("the checksum of a frame's head is wrong")
     return meta

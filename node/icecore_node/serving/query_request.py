@@ -9,9 +9,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import google_crc32c
 import xxhash
 
+from icecore.codec.checksum import crc32c
 from icecore.codec.selection import Selection
 from icecore.errors import InvalidRequestError
 from icecore.rpc.filters import selection_from_proto, selection_to_proto
@@ -94,14 +94,14 @@ def continuation(plan: QueryPlan, place: Place) -> bytes:
     """The token for the page that begins there."""
     values = _VERSION, plan.fingerprint, place.number, place.offset
     raw = _TOKEN.pack(*values, 0)[: -_CRC.size]
-    return raw + _CRC.pack(google_crc32c.value(raw))
+    return raw + _CRC.pack(crc32c(raw))
 
 
 def _place_of(token: bytes, fingerprint: int) -> Place:
     if len(token) != _TOKEN.size or token[0] != _VERSION:
         raise InvalidRequestError(f"the continuation is malformed: {_START_OVER}")
     _, of_request, number, offset, crc = _TOKEN.unpack(token)
-    if google_crc32c.value(token[: -_CRC.size]) != crc or offset < FROM_THE_START:
+    if crc32c(token[: -_CRC.size]) != crc or offset < FROM_THE_START:
         raise InvalidRequestError(f"the continuation is damaged: {_START_OVER}")
     if of_request != fingerprint:
         raise InvalidRequestError(

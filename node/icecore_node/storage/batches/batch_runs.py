@@ -8,9 +8,8 @@ count records.
 
 import struct
 
-import google_crc32c
-
-from icecore.codec.batch import BATCH_BYTES_LIMIT, HEADER_LENGTH, crc32c, peek
+from icecore.codec.batch import BATCH_BYTES_LIMIT, HEADER_LENGTH, peek
+from icecore.codec.checksum import crc32c, crc32c_between
 from icecore.errors import CorruptBatchError
 from icecore_node.storage.batches.batch_log import Readable
 from icecore_node.storage.engine import SegmentIdentity
@@ -40,7 +39,7 @@ def check_run(
         if with_bodies:
             (crc,) = _CRC.unpack_from(raw, _PRODUCER_CRC_AT)
             body_start = position + _PRODUCER_CRC_AT + _CRC.size
-            if crc32c(data, body_start, position + batch_length) != crc:
+            if crc32c_between(data, body_start, position + batch_length) != crc:
                 raise CorruptBatchError(f"producer CRC mismatch at {position}")
         offset = end_offset
         position += batch_length
@@ -63,7 +62,7 @@ def check_header(raw: bytes, identity: SegmentIdentity, position: int) -> tuple[
     if len(raw) < HEADER_LENGTH:
         raise CorruptBatchError(f"cut short at {position}")
     crc, segment_id = _CRC_AND_SEGMENT.unpack_from(raw, 12)
-    if google_crc32c.value(raw[:12] + b"\0\0\0\0" + raw[16:]) != crc:
+    if crc32c(raw[:12] + b"\0\0\0\0" + raw[16:]) != crc:
         raise CorruptBatchError(f"header CRC mismatch at {position}")
     if segment_id != identity.segment_id:
         raise CorruptBatchError(f"a batch of segment {segment_id} at {position}")

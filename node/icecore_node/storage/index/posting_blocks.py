@@ -15,9 +15,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import google_crc32c
 import numpy as np
 
+from icecore.codec.checksum import crc32c
 from icecore.codec.columns import UInt64s
 from icecore_node.storage.index.entries import Entries, UInt32s, joined
 
@@ -81,7 +81,7 @@ def encode_block(entries: Entries) -> bytes:
         columns.append(np.append(firsts, len(hashes)).astype("<u4").tobytes())
     columns.append(ordinals.astype("<u4").tobytes())
     body = _HEAD.pack(0, len(firsts), len(hashes), 0)[_CRC_BYTES:] + b"".join(columns)
-    crc: int = google_crc32c.value(body)
+    crc = crc32c(body)
     return crc.to_bytes(_CRC_BYTES, "little") + body
 
 
@@ -98,7 +98,7 @@ def decode_block(data: bytes) -> Block:
     length = _HEAD.size + 8 * distinct + starts_bytes + 4 * count
     if length != len(data) or zero or not 0 < distinct <= count:
         raise DamagedIndexError(f"a block of {len(data)} bytes says {distinct} of {count}")
-    if google_crc32c.value(data[_CRC_BYTES:]) != crc:
+    if crc32c(data[_CRC_BYTES:]) != crc:
         raise DamagedIndexError("the checksum of a block is wrong")
     at = _HEAD.size + 8 * distinct
     hashes = np.frombuffer(data, "<u8", distinct, _HEAD.size)

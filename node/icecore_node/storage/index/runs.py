@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import google_crc32c
 import numpy as np
 
+from icecore.codec.checksum import crc32c
 from icecore.codec.columns import UInt64s
 from icecore_node.storage.index.entries import (
     NO_ENTRIES,
@@ -69,7 +69,7 @@ class Directory:
         head = _HEAD.pack(0, count, self.level, 0, self.entries, *offsets)
         columns = self.first_hashes.astype("<u8").tobytes() + self.lengths.astype("<u4").tobytes()
         body = head[_CRC_BYTES:] + columns
-        crc: int = google_crc32c.value(body)
+        crc = crc32c(body)
         return crc.to_bytes(_CRC_BYTES, "little") + body
 
 
@@ -78,7 +78,7 @@ def decode_directory(data: bytes) -> Directory:
     if len(data) < _HEAD.size:
         raise DamagedIndexError(f"a directory of {len(data)} bytes")
     crc, count, level, zero, entries, from_offset, end_offset = _HEAD.unpack_from(data)
-    if len(data) != _HEAD.size + 12 * count or google_crc32c.value(data[_CRC_BYTES:]) != crc:
+    if len(data) != _HEAD.size + 12 * count or crc32c(data[_CRC_BYTES:]) != crc:
         raise DamagedIndexError("the checksum of a directory is wrong")
     first_hashes = np.frombuffer(data, "<u8", count, _HEAD.size)
     lengths = np.frombuffer(data, "<u4", count, _HEAD.size + 8 * count)

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import google_crc32c
 import numpy as np
 
 from icecore.codec.batch import Buffer
+from icecore.codec.checksum import crc32c
 from icecore.codec.columns import KEY_HASH_SEED, Int64s
 from icecore.codec.hashes import HEADER_HASH_SEED, TAG_HASH_SEED
 from icecore.model import Epoch, Generation, SegmentId
@@ -133,7 +133,7 @@ def write_sealed_index(
     sections = []
     for content in (points.encode(), producers):
         sections.append((out.position, _SECTION.size + len(content)))
-        out.add(_SECTION.pack(google_crc32c.value(content), 0) + content)
+        out.add(_SECTION.pack(crc32c(content), 0) + content)
     out.flush()
     directory = _directory(facts, count, first_hashes, lengths)
     blocks_at = HEADER_LENGTH + directory_bytes
@@ -189,7 +189,7 @@ def _header(facts: SealedFacts, per_block: int, spans: Sequence[tuple[int, int]]
     numbers = [number for span in spans for number in span]
     head = _HEADER.pack(*kind, *whose, *segment, *records, *numbers)
     head = head.ljust(HEADER_LENGTH, b"\0")
-    crc: int = google_crc32c.value(head)
+    crc = crc32c(head)
     return head[:_CRC_AT] + _U32.pack(crc) + head[_CRC_AT + _U32.size :]
 
 
@@ -214,7 +214,7 @@ class SealedIndex:
         head = first[:HEADER_LENGTH]
         (crc,) = _U32.unpack_from(head, _CRC_AT)
         zeroed = head[:_CRC_AT] + bytes(_U32.size) + head[_CRC_AT + _U32.size :]
-        if google_crc32c.value(zeroed) != crc:
+        if crc32c(zeroed) != crc:
             raise DamagedIndexError("the checksum of the header is wrong")
         self.facts, numbers = _parse(head)
         self._blocks_at, directory_bytes = numbers[0]
@@ -258,7 +258,7 @@ class SealedIndex:
             raise DamagedIndexError(f"a section of {length} bytes is cut short")
         crc, zero = _SECTION.unpack_from(data)
         content = data[_SECTION.size :]
-        if zero or google_crc32c.value(content) != crc:
+        if zero or crc32c(content) != crc:
             raise DamagedIndexError("the checksum of a section is wrong")
         return content
 

@@ -10,7 +10,7 @@ and in its last four bytes the CRC32C of all that.
 import struct
 from typing import Final
 
-from icecore.codec.batch import crc32c
+from icecore.codec.checksum import crc32c, crc32c_between
 from icecore_node.storage.engine import SegmentIdentity
 
 FILE_HEADER_LENGTH: Final = 4096
@@ -60,7 +60,7 @@ def decode_file_header(data: bytes) -> SegmentIdentity | None:
         if len(slot) < _SLOT_LENGTH:
             break
         (crc,) = _CRC.unpack_from(slot, _SLOT_LENGTH - _CRC.size)
-        if crc32c(slot, 0, _SLOT_LENGTH - _CRC.size) != crc:
+        if crc32c_between(slot, 0, _SLOT_LENGTH - _CRC.size) != crc:
             continue
         fields = _SLOT.unpack_from(slot)
         if fields[:3] == (_FILE_MAGIC, _FILE_VERSION, FILE_HEADER_LENGTH):

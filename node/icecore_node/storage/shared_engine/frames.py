@@ -20,8 +20,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import google_crc32c
-
+from icecore.codec.checksum import crc32c
 from icecore.model import Generation, SegmentId
 from icecore_node.storage.batches.batch_log import Readable
 
@@ -114,7 +113,7 @@ def encode_frame(
         batches_length,
     )
     frame = bytearray(b"".join([header, *(_ENTRY.pack(*entry) for entry in entries)]))
-    crc: int = google_crc32c.value(bytes(frame))
+    crc = crc32c(bytes(frame))
     _CRC.pack_into(frame, _CRC_AT, crc)
     return bytes(frame), crc
 
@@ -130,7 +129,7 @@ def read_frame(file: Readable, position: int, number: int) -> Frame | None:
         return None
     entries = file.pread(count * _ENTRY.size, position + _HEADER.size)
     without_crc = header[:_CRC_AT] + bytes(_CRC.size) + header[_CRC_AT + _CRC.size :]
-    if len(entries) < count * _ENTRY.size or google_crc32c.value(without_crc + entries) != crc:
+    if len(entries) < count * _ENTRY.size or crc32c(without_crc + entries) != crc:
         return None
     told = tuple(map(Entry._make, _ENTRY.iter_unpack(entries)))
     if sum(entry.length for entry in told) != length:
