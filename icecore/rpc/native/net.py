@@ -24,7 +24,7 @@ from icecore.rpc.native.client import FETCH, Calls, class_of, error_of
 from icecore.rpc.native.connection import Connection, Timeouts
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
 from icecore.rpc.native.server import NativeServer, ServerLimits
-from icecore.rpc.native.sockets import prepare
+from icecore.rpc.native.sockets import prepare, spare_pacing
 from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.native.tls import TlsSocket, TransportSecurity, shake_hands
 from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
@@ -340,6 +340,7 @@ def _listener(host: str, port: int) -> socket.socket:
     listener = socket.socket(*found[:3])
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        spare_pacing(listener, str(found[4][0]))
         listener.bind(found[4])
         listener.listen(_BACKLOG)
     except OSError:
@@ -375,6 +376,7 @@ async def _first_that_connects(found: Sequence[tuple[Any, ...]]) -> socket.socke
         sock = socket.socket(family, kind, number)
         try:
             sock.setblocking(False)
+            spare_pacing(sock, where[0])
             await asyncio.get_running_loop().sock_connect(sock, where)
             return sock
         except OSError as error:

@@ -7,6 +7,8 @@ while, which is how a slow reader holds its writer. So who can't ask the peer it
 ``is_host_silent``.
 """
 
+import contextlib
+import ipaddress
 import socket
 import struct
 import sys
@@ -15,6 +17,10 @@ from typing import Final
 _KEEPALIVE_IDLE_S: Final = 1
 _KEEPALIVE_EVERY_S: Final = 1
 _KEEPALIVE_PROBES: Final = 2
+_UNPACED: Final = b"reno"
+"""Congestion control that every Linux has and allows. One that paces (BBR) sends each few segments
+of a connection without any bottleneck by a timer, a tenth of all processor time
+(docs/PERFORMANCE.md)."""
 _SILENT_MS: Final = 2_500
 _RETRANSMISSIONS_MIN: Final = 2
 
@@ -32,6 +38,21 @@ def prepare(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_EVERY_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
+
+
+def spare_pacing(sock: socket.socket, host: str) -> None:
+    """Have no segment wait for a timer where none crosses a network.
+
+    Call it before the socket connects or listens: a socket that was paced once stays so. Who is
+    accepted has what its listener has.
+
+    Args:
+        sock: Of TCP.
+        host: The IP address that it will connect to or listen at.
+    """
+    if sys.platform == "linux" and ipaddress.ip_address(host).is_loopback:
+        with contextlib.suppress(OSError):  # kernels that are not Linux's own may know no other
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _UNPACED)
 
 
 def is_host_silent(descriptor: int) -> bool:

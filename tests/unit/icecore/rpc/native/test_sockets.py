@@ -14,8 +14,8 @@ import pytest
 from icecore.errors import UnavailableError
 from icecore.rpc.native.connection import Timeouts
 from icecore.rpc.native.frame import Kind, pack_head
-from icecore.rpc.native.net import NativeNet, _numeric
-from icecore.rpc.native.sockets import is_host_silent, prepare
+from icecore.rpc.native.net import NativeNet, _first_that_connects, _listener, _numeric
+from icecore.rpc.native.sockets import is_host_silent, prepare, spare_pacing
 from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
 from tests.support.native_peer import IMPATIENT, MIB, RawListener, RawPeer, tormented
 from tests.support.waiting import until
@@ -135,3 +135,37 @@ async def test_an_address_in_numbers_is_looked_up_nowhere() -> None:
         (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", 7, 0, 0))
     ]
     assert _numeric("localhost", 7) == _numeric("1.2.3", 7) == []
+
+
+def congestion_control(sock: socket.socket) -> bytes:
+    name = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return name.partition(b"\0")[0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1"])
+async def test_no_segment_waits_for_a_timer_within_a_host(host: str) -> None:
+    with _listener(host, 0) as listener:
+        where = listener.getsockname()
+        family = listener.family
+        one = await _first_that_connects([(family, socket.SOCK_STREAM, 0, "", where)])
+        other, _ = listener.accept()
+        with one, other:
+            assert congestion_control(one) == congestion_control(other) == b"reno"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "0.0.0.0", "2001:db8::1", "fe80::1%2"])
+def test_what_crosses_a_network_is_as_the_system_has_it(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        before = congestion_control(sock)
+        with mock.patch.object(socket.socket, "setsockopt") as setsockopt:
+            spare_pacing(sock, host)
+        assert not setsockopt.called
+        assert congestion_control(sock) == before
+
+
+def test_a_kernel_without_that_control_does_with_its_own() -> None:
+    with socket.socket() as sock:
+        refusal = OSError(errno.ENOENT, "no such module")
+        with mock.patch.object(socket.socket, "setsockopt", side_effect=refusal):
+            spare_pacing(sock, "127.0.0.1")
