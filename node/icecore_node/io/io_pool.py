@@ -12,8 +12,8 @@ what followers are to get has left by then. The worker and the loop never proces
 and everything else is as on the worker, the end of the process included. Appends that wait for no
 disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all of a turn.
 
-Logs with ``flush_mode=async`` are written and not synced (``AppendRequest.sync_within_ms``). The
-worker asks for their sync in time, as an operation like any other; one that fails ends the process.
+Logs with ``flush_mode=async`` are written and not synced (``AppendRequest.sync_within_ms``); that
+happens beside their worker (``put_off_syncs.py``).
 
 Order within a group: runs of appends go to ``Store.append_group``; an operation ends the
 run before it, so it sees a log whose appends are all durable.
@@ -21,15 +21,15 @@ run before it, so it sees a log whose appends are all durable.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
+from icecore_node.io.put_off_syncs import PutOffSyncs
 from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
@@ -44,7 +44,6 @@ _log = logging.getLogger(__name__)
 LONE_APPENDS_MAX: Final = 2
 """In one turn of the loop, for one worker; more of them share a sync on the worker."""
 LONE_BYTES_MAX: Final = 32 << 10
-SYNC_RETRY_MS: Final = 1_000
 
 
 class AppendOwner(Protocol):
@@ -111,17 +110,12 @@ class IoWorker:
         self._lone_max = min(LONE_APPENDS_MAX, group_items_max)
         self._on_loop_since_ms: float | None = None
         """Set while the loop writes."""
-        self.writing_since_ms: float | None = None
+        self._writing_since_ms: float | None = None
         """Set while a group is written, by whichever thread."""
-        self._put_off: set[SegmentId] = set()
-        """Logs that were written and must be synced when the timer ends."""
-        self._timer: asyncio.Handle | None = None
-        self._timer_at_s = 0.0
-        """On the loop's clock. A timer itself does not tell on every loop."""
-        self._is_closed = False
         self._queue: WorkerQueue[_Append | _Operation] = executor.worker(
             name, self._process, self._deliver, group_items_max=group_items_max
         )
+        self._put_off = PutOffSyncs(f"{name}-syncs", store, executor, clock)
 
     def append(self, request: AppendRequest, owner: AppendOwner) -> None:
         """Enqueue an append; ``owner.on_appended`` is called when its group is durable."""
@@ -158,11 +152,19 @@ class IoWorker:
 
     def close(self) -> None:
         """Finish what is queued, then end. What was put off is left to the end of the store."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._put_off.close()
         self._hand_over()
         self._queue.close()
+
+    async def probe(self) -> None:
+        """Return when all that was asked for has been done, syncs that were put off and are under
+        way included."""
+        await asyncio.gather(self.run(_nothing), self._put_off.probe())
+
+    def busy_ms(self, now_ms: float) -> float:
+        """How long the oldest write or sync has been under way. From any thread."""
+        began = (self._writing_since_ms, self._put_off.syncing_since_ms)
+        return max((now_ms - each for each in began if each is not None), default=0.0)
 
     def _hand_over(self) -> None:
         """To the worker, in front of all that comes after."""
@@ -203,9 +205,9 @@ class IoWorker:
     def _append(self, run: list[_Append], appends_ms: list[float]) -> None:
         if not run:
             return
-        started_ms = self.writing_since_ms = self._clock.monotonic_ms()
+        started_ms = self._writing_since_ms = self._clock.monotonic_ms()
         self._store.append_group([item.request for item in run])
-        self.writing_since_ms = None
+        self._writing_since_ms = None
         elapsed_ms = self._clock.monotonic_ms() - started_ms
         if any(item.blocks for item in run):  # others say nothing about the disk
             appends_ms.append(elapsed_ms)
@@ -230,7 +232,7 @@ class IoWorker:
             if request.error is None:
                 tail = request.tail
                 if request.sync_within_ms is not None:
-                    self._sync_later(request.segment_id, request.sync_within_ms)
+                    self._put_off.note(request.segment_id, request.sync_within_ms)
             outcome[id(owner)] = (owner, tail, error or request.error)
         for owner, tail, error in outcome.values():
             _tell(owner, tail, error)
@@ -241,35 +243,6 @@ class IoWorker:
                 operation.future.set_exception(operation.error)
             else:
                 operation.future.set_result(operation.result)
-
-    def _sync_later(self, segment_id: SegmentId, within_ms: int) -> None:
-        """A log was written, and has so long until it must be synced."""
-        if self._is_closed or (within_ms and segment_id in self._put_off):
-            return
-        loop = asyncio.get_running_loop()
-        self._put_off.add(segment_id)
-        at_s = loop.time() + within_ms / 1000
-        if self._timer is not None:
-            if self._timer_at_s <= at_s:
-                return
-            self._timer.cancel()
-        self._timer, self._timer_at_s = loop.call_at(at_s, self._sync_now), at_s
-
-    def _sync_now(self) -> None:
-        """All of them at once: what is due with them shares the sync."""
-        self._timer = None
-        segment_ids, self._put_off = list(self._put_off), set()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(partial(self._synced, segment_ids))
-        self._hand_over()
-        self._queue.submit(_Operation(self._store.sync, (segment_ids,), future))
-
-    def _synced(self, segment_ids: Sequence[SegmentId], done: "asyncio.Future[None]") -> None:
-        error = None if done.cancelled() else done.exception()
-        if error is not None:  # a shortage: it could not even be tried
-            event(_log, logging.WARNING, "sync_put_off", segment_ids=segment_ids, error=error)
-            for segment_id in segment_ids:
-                self._sync_later(segment_id, SYNC_RETRY_MS)
 
     def _note_syncs(self, group: _Group) -> None:
         since_ms, self._on_loop_since_ms = self._on_loop_since_ms, None
@@ -314,12 +287,11 @@ class IoPool:
 
     async def probe(self) -> None:
         """Return when every worker has finished what it holds now, which proves that disks move."""
-        await asyncio.gather(*(worker.run(_nothing) for worker in self._workers))
+        await asyncio.gather(*(worker.probe() for worker in self._workers))
 
     def busy_ms(self, now_ms: float) -> float:
         """How long the oldest write has been under way; 0 when there is none. From any thread."""
-        began = [worker.writing_since_ms for worker in self._workers]
-        return max((now_ms - each for each in began if each is not None), default=0.0)
+        return max(worker.busy_ms(now_ms) for worker in self._workers)
 
     def close(self) -> None:
         """Finish all queues and end all threads."""

@@ -19,11 +19,13 @@ class LateSyncs(Protocol):
     """
 
     def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:
-        """Make durable what was put off. Logs that are not here, or sealed, have nothing.
+        """Make durable what was put off so far. Logs that are not here, or sealed, have nothing.
+
+        Their worker may append meanwhile, on another thread.
 
         Args:
-            segment_ids: Logs whose appends nobody makes meanwhile.
-            from_now_on: Put off nothing more of these logs.
+            segment_ids: Of any logs.
+            from_now_on: Put off nothing more of these logs. The caller is their worker.
 
         Raises:
             DiskFailedError: As ``Engine.append_group``.

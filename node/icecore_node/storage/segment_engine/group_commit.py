@@ -23,7 +23,9 @@ Index and ``log.end`` then tell of bytes that a power cut may take. A start asks
 was one and, if so, does not look at the log at all. If there was none, an index that tells of more
 than there is shows that a sync had failed and that nobody could store it. The file is held until it
 is synced, and the log is among ``_unsynced``; when half of the files that may stay open are held,
-further logs are synced at once.
+further logs are synced at once. ``sync`` runs beside the worker's appends (``unsynced.py``): it is
+due at half of what a log may leave unsynced, and what would be more than all of it is synced by the
+worker. So a disk that is slower than what comes in holds up its worker and not the promise.
 
 **The bound.** At most ``group_bytes_max`` (G) go to one file between two syncs. That is no limit
 for memory but a promise to start-up, which tells a torn tail from damage by it: a whole batch at G
@@ -31,9 +33,9 @@ or more behind the first bad byte proves that this byte had been synced (``start
 exceeds G in one round comes after it, request by request (``rest``, in order), and one request
 above G goes in pieces that are synced one by one and become readable together.
 
-**What runs at the same time.** Each worker runs its own ``append``. A segment belongs to one
-worker, so a log, its part and its file position have one writer; readers see ``log.end`` change in
-one step. Two things are shared by all workers: the index, which has its own lock, and
+**What runs at the same time.** Each worker runs its own ``append``, and ``sync`` any thread. A
+segment belongs to one worker, so a log, its part and its file position have one writer; readers see
+``log.end`` change in one step. Two things are shared by all: the index, which has its own lock, and
 ``_unsynced``, of which only single operations of the set are used. It is there for ``syncfs``,
 whose error does not say whose bytes are lost. A file is held (``LogFile.hold``) from before its
 write until after its sync: the kernel reports an error of write-back to those who have the file
@@ -110,7 +112,7 @@ class GroupCommit:
         self._unsynced: set[SegmentId] = set()
         """Segments with bytes that were written and not yet synced, of all workers."""
         self._settling = Lock()
-        """For ``is_synced``: a log may go while its worker syncs it."""
+        """For what logs have not synced, and for who holds their files because of it."""
 
     def append(self, requests: Sequence[AppendRequest]) -> None:
         """See ``Engine.append_group``."""
@@ -220,9 +222,11 @@ class GroupCommit:
             synced: list[_Part] = []
             put_off: list[_Part] = []
             for part in written:
-                (put_off if self._may_put_off(part.log) else synced).append(part)
+                (put_off if self._may_put_off(part) else synced).append(part)
             try:
                 self._sync([part.log for part in synced])
+                for part in synced:
+                    self.is_synced(part.log)
             except DiskFailedError:
                 raise
             except IcecoreError as error:  # it could not even be tried
@@ -233,8 +237,7 @@ class GroupCommit:
                 self._put_off(part)
         finally:
             for part in written:
-                if not part.log.unsynced_bytes:
-                    self._unsynced.discard(part.log.identity.segment_id)
+                self._end(part.log)
                 if not part.is_put_off:
                     part.log.handle.leave()
         puts: list[Put] = []
@@ -245,37 +248,66 @@ class GroupCommit:
 
     # --- what is synced later -----------------------------------------------------------------
 
-    def _may_put_off(self, log: SegmentLog) -> bool:
+    def _may_put_off(self, part: _Part) -> bool:
         """Within its bounds, and while so few files are held that others find room."""
-        if log.flush is None:
+        flush, unsynced_bytes = part.log.flush, part.log.unsynced_bytes
+        if flush is None or unsynced_bytes + part.total_bytes > flush.length_bytes:
             return False
-        return log.unsynced_bytes > 0 or len(self._unsynced) <= self._settings.open_files_max // 2
+        return unsynced_bytes > 0 or len(self._unsynced) <= self._settings.open_files_max // 2
 
     def _put_off(self, part: _Part) -> None:
         """Count it as it is; its file stays held, so that no error of a write-back is missed."""
-        log, flush = part.log, part.log.flush
-        assert flush is not None, "this log is synced at once"
-        before = log.unsynced_bytes
-        part.is_put_off = not before
-        log.unsynced_bytes = before + part.total_bytes
-        is_due = before < flush.length_bytes <= log.unsynced_bytes
+        flush, unsynced = part.log.flush, part.log.unsynced
+        assert flush is not None and unsynced is not None, "this log is synced at once"
+        with self._settling:
+            part.is_put_off = unsynced.add(part.total_bytes)
+            is_due = unsynced.is_due(flush.length_bytes // 2)
         for request in part.requests:
             request.sync_within_ms = 0 if is_due else flush.interval_ms
 
+    def _begin(self, log: SegmentLog) -> None:
+        """The worker is about to write."""
+        if log.unsynced is None:
+            self._unsynced.add(log.identity.segment_id)
+            return
+        with self._settling:
+            log.unsynced.is_writing = True
+            self._unsynced.add(log.identity.segment_id)
+
+    def _end(self, log: SegmentLog) -> None:
+        """What the worker has written is synced, put off, or failed."""
+        if log.unsynced is None:
+            self._unsynced.discard(log.identity.segment_id)
+            return
+        with self._settling:
+            log.unsynced.is_writing = False
+            if not log.unsynced.bytes:
+                self._unsynced.discard(log.identity.segment_id)
+
     def sync(self, logs: Sequence[SegmentLog]) -> None:
-        """Make durable what was put off of these logs. The caller is their worker, or its end."""
-        lagging: list[SegmentLog] = []
+        """Make durable what was put off of these logs so far; their worker may append meanwhile."""
+        lagging: list[tuple[SegmentLog, int]] = []
         try:
-            lagging.extend(log for log in logs if log.unsynced_bytes and self._holds(log))
+            lagging.extend(
+                (log, log.unsynced.written_bytes)
+                for log in logs
+                if log.unsynced is not None and log.unsynced.bytes and self._holds(log)
+            )
             if len(lagging) > 1:
-                for log in lagging:
-                    log.file.start_write_back(log.end[1] - log.unsynced_bytes, log.unsynced_bytes)
-            self._sync(lagging)
-            for log in lagging:
-                self.is_synced(log)
+                for log, _ in lagging:
+                    length = min(log.unsynced_bytes, log.end[1])
+                    log.file.start_write_back(log.end[1] - length, length)
+            self._sync([log for log, _ in lagging])
+            for log, written_bytes in lagging:
+                self.is_synced(log, written_bytes)
         finally:
-            for log in lagging:
+            for log, _ in lagging:
                 log.handle.leave()
+
+    def sync_file(self, log: SegmentLog) -> None:
+        """Sync a file that its caller holds, outside a group. The caller is its worker."""
+        self._sync_one(log)
+        self.is_synced(log)
 
     def _holds(self, log: SegmentLog) -> bool:
         """Hold its file, unless it is going away."""
@@ -285,12 +317,18 @@ class GroupCommit:
             return False
         return True
 
-    def is_synced(self, log: SegmentLog) -> None:
-        """Its file was synced, or is of no use any more."""
+    def is_synced(self, log: SegmentLog, written_bytes: int | None = None) -> None:
+        """What had been put off then, or by now, is synced or of no use any more."""
+        unsynced = log.unsynced
+        if unsynced is None:
+            return
         with self._settling:
-            was_lagging, log.unsynced_bytes = log.unsynced_bytes > 0, 0
-        if was_lagging:
-            self._unsynced.discard(log.identity.segment_id)
+            was_last = unsynced.take(
+                unsynced.written_bytes if written_bytes is None else written_bytes
+            )
+            if was_last and not unsynced.is_writing:
+                self._unsynced.discard(log.identity.segment_id)
+        if was_last:
             log.handle.leave()
 
     def _became_durable(self, part: _Part) -> list[Put]:
@@ -319,14 +357,13 @@ class GroupCommit:
         try:
             if position + part.total_bytes > log.allocated:
                 self._reserve(log, position + part.total_bytes)
-            self._unsynced.add(log.identity.segment_id)
+            self._begin(log)
             file.pwritev(part.buffers, position)
             # The disk works on all files while they are synced in turn.
             if not is_alone and log.flush is None:
                 file.start_write_back(position, part.total_bytes)
         except BaseException as error:
-            if not log.unsynced_bytes:
-                self._unsynced.discard(log.identity.segment_id)
+            self._end(log)
             log.handle.leave()
             if not isinstance(error, IcecoreError):
                 raise
@@ -347,7 +384,21 @@ class GroupCommit:
             self._fail_stop.sync(sorted(doubtful), self._fs.sync_all)
             return
         for log in logs:
-            self._fail_stop.sync([log.identity.segment_id], log.file.fdatasync)
+            self._sync_one(log)
+
+    def _sync_one(self, log: SegmentLog) -> None:
+        segment_ids, unsynced = [log.identity.segment_id], log.unsynced
+        if unsynced is None:
+            self._fail_stop.sync(segment_ids, log.file.fdatasync)
+            return
+        with unsynced.syncing:
+            if unsynced.failed is not None:
+                raise unsynced.failed
+            try:
+                self._fail_stop.sync(segment_ids, log.file.fdatasync)
+            except DiskFailedError as error:
+                unsynced.failed = error
+                raise
 
     def _reserve(self, log: SegmentLog, need: int) -> None:
         """Allocate ahead in steps that double up to 8 MiB; exactly what is needed if that fails."""

@@ -287,11 +287,10 @@ class SegmentEngine:
     def _sync_file(self, log: SegmentLog) -> None:
         """Sync outside a group: after an error the file is never trusted again."""
         try:
-            self._fail_stop.sync([log.identity.segment_id], log.file.fdatasync)
+            self._commit.sync_file(log)
         except DiskFailedError as error:
             log.failed = error
             raise
-        self._commit.is_synced(log)
 
     # --- the end of a log ---------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from icecore_node.storage.files.open_files import LogFile
 from icecore_node.storage.index.coverage import Coverage
 from icecore_node.storage.index.points import PointMaker, key_prefix
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
+from icecore_node.storage.segment_engine.unsynced import Unsynced
 
 _RECENT_BATCHES = 4096
 _RECENT_TAILS = 64
@@ -79,7 +80,7 @@ class SegmentLog:
         "prefix",
         "recent",
         "tails",
-        "unsynced_bytes",
+        "unsynced",
     )
 
     def __init__(
@@ -106,8 +107,8 @@ class SegmentLog:
         """Durable tail and position (bytes), but for ``unsynced_bytes``; they move together."""
         self.flush = identity.flush
         """What may be left unsynced; None = nothing."""
-        self.unsynced_bytes = 0
-        """Written, counted, and not synced: the file is held meanwhile."""
+        self.unsynced = Unsynced() if identity.flush else None
+        """Written, counted, and not synced: the file is held meanwhile. None = always nothing."""
         self.allocated = size_bytes
         self.is_sealed = False
         self.is_being_cut = False
@@ -122,6 +123,11 @@ class SegmentLog:
     def file(self) -> File:
         """The open file, for who holds ``handle``."""
         return self.handle.file
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """So many of the last ones may not be on disk."""
+        return self.unsynced.bytes if self.unsynced else 0
 
     @property
     def tail(self) -> LogTail:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -12,11 +13,11 @@ import uvloop
 from icecore.errors import IcecoreError, OutOfResourcesError
 from icecore.model import SegmentId
 from icecore.process.system import SystemClock
-from icecore_node.io.executor import ThreadExecutor
+from icecore_node.io.executor import EXIT_STATUS, ThreadExecutor
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor
+from icecore_node.ports import DiskFailedError, Executor
 from icecore_node.storage.engine import NO_TAIL, AppendRequest, LogTail
 from icecore_node.storage.replica_store import ReplicaStore
 from tests.simulation.executor import SimExecutor
@@ -176,6 +177,73 @@ def test_a_closed_worker_leaves_what_was_put_off_to_the_store(loop: SimLoop) -> 
 
     loop.run_until_complete(main())
     assert store.synced == []
+
+
+class HangingStore(LateStore):
+    """Whose syncs last until they are let go."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.within_ms = dict.fromkeys(range(5), 0)
+        self.begun, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def sync(self, segment_ids: list[int]) -> None:
+        self.begun.release()
+        assert self.go_on.acquire(timeout=10)
+        super().sync(segment_ids)
+
+
+def test_a_sync_under_way_holds_up_neither_appends_nor_operations() -> None:
+    loop = asyncio.new_event_loop()
+    store, statuses = HangingStore(loop), list[int]()
+
+    async def main() -> None:
+        executor = ThreadExecutor(fatal=statuses.append)
+        worker = late_worker(store, loop, executor)
+        worker.append(AppendRequest(1, [], [], TAIL), Owner())
+        assert await asyncio.to_thread(store.begun.acquire, timeout=10)
+        owners = [Owner() for _ in range(4)]
+        for number, owner in enumerate(owners):
+            worker.append(AppendRequest(number, [], [], TAIL), owner)
+        assert await asyncio.wait_for(worker.run(lambda: 7), 10) == 7
+        assert all(owner.told == ["appended"] for owner in owners)
+        assert worker.busy_ms(SystemClock().monotonic_ms()) > 0
+        probe = asyncio.ensure_future(worker.probe())
+        assert not (await asyncio.wait({probe}, timeout=0.1))[0]
+        store.go_on.release(2)  # what came due meanwhile is one more
+        await asyncio.wait_for(probe, 10)
+        assert await asyncio.to_thread(store.begun.acquire, timeout=10)
+        await asyncio.wait_for(worker.probe(), 10)
+        assert worker.busy_ms(SystemClock().monotonic_ms()) == 0
+        worker.close()
+        executor.close()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert [segment_ids for _, segment_ids in store.synced] == [[1], [0, 1, 2, 3]]
+    assert statuses == []
+
+
+def test_a_late_sync_that_fails_ends_the_process() -> None:
+    loop = asyncio.new_event_loop()
+    store, statuses = LateStore(loop), list[int]()
+    store.within_ms[1] = 0
+    store.errors.append(DiskFailedError("a test"))
+
+    async def main() -> None:
+        ended = asyncio.Event()
+        executor = ThreadExecutor(
+            fatal=lambda status: (statuses.append(status), loop.call_soon_threadsafe(ended.set))[0]
+        )
+        worker = late_worker(store, loop, executor)
+        worker.append(AppendRequest(1, [], [], TAIL), Owner())
+        await asyncio.wait_for(ended.wait(), 10)
+        worker.close()
+        executor.close()
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert statuses == [EXIT_STATUS]
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

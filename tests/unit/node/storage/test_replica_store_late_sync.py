@@ -37,7 +37,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.disk, self.index_disk, self.power_cuts = SimDisk(), SimIndexDisk(), 0
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self.start()
         self.late, self.other, self.usual = logs = [LogBuilder(number) for number in (1, 2, 3)]
         for log in logs[:2]:
@@ -93,16 +93,20 @@ def test_an_append_waits_for_no_sync_and_says_until_when_one_is_due(machine: Mac
     assert (usual.sync_within_ms, machine.disk.syncs) == (None, syncs + 1)
 
 
-def test_a_sync_is_due_once_when_so_many_bytes_are_not_synced(machine: Machine) -> None:
+def test_a_sync_is_due_at_half_of_the_bound_and_nothing_is_put_off_beyond_it(
+    machine: Machine,
+) -> None:
     def due() -> list[int | None]:
-        asked = [machine.late.request(1, size=600) for _ in range(4)]
+        asked = [machine.late.request(1, size=300) for _ in range(5)]
         for request in asked:
             machine.store.append_group([request])
         return [request.sync_within_ms for request in asked]
 
-    assert due() == [700, 700, 0, 700]
+    syncs = machine.disk.syncs
+    assert due() == [700, 700, 0, 700, None]  # of some 440 bytes each
+    assert machine.disk.syncs == syncs + 1
     machine.store.sync([1])
-    assert due() == [700, 700, 0, 700]
+    assert due() == [700, 700, 0, 700, None]
 
 
 def test_a_sync_makes_durable_what_was_put_off_and_nothing_twice(machine: Machine) -> None:
