@@ -72,6 +72,8 @@ class System(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+_FRESH = {"recycle_bytes_max": 0}
+"""New files for each topic, as the limit and the peers have them: a run is like the one before."""
 _SETTINGS: dict[str, dict[str, Any]] = {
     WITH_SYNCFS: {"syncfs": "always"},
     OVER_GRPC: {"transport": "grpc"},
@@ -97,7 +99,8 @@ class Icecore:
     def __init__(self, name: str, folder: Path, nodes: int) -> None:
         self.name = name
         self.nodes = nodes
-        self._cluster = LocalCluster(folder, nodes, node_settings=_SETTINGS.get(name))
+        settings = {**_FRESH, **_SETTINGS.get(name, {})}
+        self._cluster = LocalCluster(folder, nodes, node_settings=settings)
 
     def __enter__(self) -> Self:
         self._cluster.start()

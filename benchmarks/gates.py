@@ -32,21 +32,23 @@ TRIES = 3
 
 def run_group(runner: Runner, group: Group, runs: int) -> list[dict[str, Mapping[str, float]]]:
     """By run, the figures of each measurement that could be made."""
-    found: list[dict[str, Mapping[str, float]]] = []
+    return [_run_once(runner, group) for _ in range(runs)]
+
+
+def _run_once(runner: Runner, group: Group) -> dict[str, Mapping[str, float]]:
+    """With topics of its own: what earlier runs have written would fill the page cache."""
+    figures: dict[str, Mapping[str, float]] = {}
     with runner.topics():
-        for _ in range(runs):
-            figures: dict[str, Mapping[str, float]] = {}
-            for name in group.measurements:
-                try:
-                    figures[name] = _measure(runner, group, name)
-                except Missing as error:
-                    progress(f"{name} is skipped: missing {error}")
-                except RuntimeError as error:
-                    if group.measurements[name][0] in OURS:
-                        raise
-                    progress(f"{name} is left out of this run: {error}")
-            found.append(figures)
-    return found
+        for name in group.measurements:
+            try:
+                figures[name] = _measure(runner, group, name)
+            except Missing as error:
+                progress(f"{name} is skipped: missing {error}")
+            except RuntimeError as error:
+                if group.measurements[name][0] in OURS:
+                    raise
+                progress(f"{name} is left out of this run: {error}")
+    return figures
 
 
 def _measure(runner: Runner, group: Group, name: str) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ moves over them, and what takes batches away puts a new list in place of the old
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from icecore.errors import IcecoreError
@@ -34,16 +34,14 @@ class HeldBatches:
     def add(self, marks: Sequence[BatchMark], buffers: Sequence[Buffer], position: int) -> None:
         """Take over batches. They are copied: a view would keep the whole request that brought them
         in memory, with what is in it for other logs."""
-        data = b"".join(buffers)
-        start, times_ms = 0, self.times_ms
+        times_ms = self.times_ms
         largest_ms = times_ms[-1] if times_ms else 0
-        for mark in marks:
-            end = start + mark.length_bytes
-            self.batches.append(data if len(marks) == 1 else data[start:end])
+        for mark, batch in zip(marks, _owned(marks, buffers), strict=True):
+            self.batches.append(batch)
             largest_ms = max(largest_ms, mark.append_timestamp_ms)
             times_ms.append(largest_ms)
-            self.places.add(mark.base_offset, position + start)
-            start = end
+            self.places.add(mark.base_offset, position)
+            position += mark.length_bytes
 
     def first(self, count: int) -> "HeldBatches":
         """A copy of the first ones."""
@@ -127,6 +125,23 @@ class MemoryLog:
         log.held, log.end = self.held, self.end
         log.cut((scan.tail, scan.position))
         return log
+
+
+def _owned(marks: Sequence[BatchMark], buffers: Sequence[Buffer]) -> Iterator[bytes]:
+    """Each batch by itself, copied once, wherever the buffers that hold them begin and end."""
+    left = list(reversed(buffers))
+    for mark in marks:
+        parts: list[Buffer] = []
+        need = mark.length_bytes
+        while need:
+            part = left.pop()
+            if len(part) > need:
+                view = memoryview(part)
+                left.append(view[need:])
+                part = view[:need]
+            parts.append(part)
+            need -= len(part)
+        yield b"".join(parts)
 
 
 def length_of(marks: Sequence[BatchMark]) -> int:
