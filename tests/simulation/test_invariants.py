@@ -33,5 +33,6 @@ def test_a_node_ends_when_a_core_of_it_is_wrong(
     monkeypatch.setattr(NodeContext, "checked", checked)
     problems = run_seed("smoke", SEED).problems
     assert credulous
-    assert "a follower is ahead of the leader" in problems[0] and "\ntook " in problems[0]
+    # Not always the first: with more steps between checks, others may notice before the node does.
+    assert any("a follower is ahead of the leader" in one and "\ntook " in one for one in problems)
     assert any(" died of InvariantError" in each for each in problems)
