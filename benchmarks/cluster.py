@@ -67,6 +67,12 @@ class System(Protocol):
     def delete_topic(self, topic: str) -> None:
         """Delete it and give its disk space back."""
 
+    def hold(self) -> bool:
+        """Stand still while another system is measured; False when it is to be stopped instead."""
+
+    def go_on(self) -> None:
+        """Serve again after that; returns when it does."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -82,6 +88,9 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 """Of nodes, where they differ from what comes."""
 _ENGINES = {IN_MEMORY: MEMORY_ENGINE, IN_ROCKSDB: ROCKSDB_ENGINE}
 """Of topics."""
+_AS_LATE_AS_PEERS: dict[str, Any] = {"flush_interval_ms": 30_000, "flush_bytes": 1 << 30}
+"""Of topics with ``async``: peers leave it to the kernel, which writes what is 30 s old. With our
+defaults (1 s, 16 MiB) ours alone would wait for a disk that is slower than the records."""
 
 
 class Icecore:
@@ -131,6 +140,7 @@ class Icecore:
                 topic,
                 partitions=partitions,
                 replication_factor=rf,
+                **(_AS_LATE_AS_PEERS if flush == "async" else {}),
                 flush_mode=FlushMode[flush.upper()],
                 engine=_ENGINES.get(self.name, SEGMENT_ENGINE),
                 file_model=SHARED_FILE if self.name == SHARED_FILES else OWN_FILE,
@@ -140,3 +150,10 @@ class Icecore:
         """See ``System``."""
         with Admin(self.bootstrap) as admin:
             admin.delete_topic(topic, now=True)
+
+    def hold(self) -> bool:
+        """See ``System``: leases would end meanwhile, and a start takes seconds."""
+        return False
+
+    def go_on(self) -> None:
+        """See ``System``."""

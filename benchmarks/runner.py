@@ -103,8 +103,10 @@ class Runner:
             yield
         finally:
             for system, topic in list(self._topics.values()):
-                with self._forgiving(system.name):
-                    system.delete_topic(topic)
+                if self._systems.is_running(system):  # or its files are gone with it
+                    with self._forgiving(system.name):
+                        self._systems.wake(system)
+                        system.delete_topic(topic)
             self._topics.clear()
             self._filled.clear()
 
@@ -135,7 +137,8 @@ class Runner:
         """The topic of all cases of one shape; made when first needed."""
         content = f"{case.record_bytes} B {case.spread}" if case.kind == "fetch" else ""
         shape = _Shape(system.name, case.partitions, case.rf, case.flush, content)
-        if shape not in self._topics:
+        known = self._topics.get(shape)
+        if known is None or known[0] is not system:  # started anew since
             if shutil.disk_usage(self._folder).free < FREE_BYTES_MIN:
                 raise OSError(f"less than {FREE_BYTES_MIN // GIB} GiB of disk are free")
             topic = f"bench-{time.monotonic_ns()}"

@@ -1,5 +1,10 @@
-"""The systems of one measurement: started when first needed, stopped when another shape is, or at
-the end, by Ctrl-C too."""
+"""The systems that are compared, of which one at a time has the machine.
+
+A system is started when it is first needed, and stopped when another shape of it is, or at the end,
+by Ctrl-C too. While one is measured the others stand still: three idle brokers take a tenth of two
+cores, and idle nodes of ours their share. A peer that takes a minute to get warm is held as it is;
+ours is stopped, and starts anew within seconds.
+"""
 
 import contextlib
 import shutil
@@ -27,12 +32,13 @@ class Systems:
 
     Args:
         folder: For the data of all; what is in it is removed with each system.
-        on_start: Called with a new one before it is handed out.
+        on_start: Called with a new one before it is handed out, while the others stand still.
     """
 
     def __init__(self, folder: Path, on_start: Callable[[System], None]) -> None:
         self._folder, self._on_start = folder, on_start
         self._running: dict[str, tuple[System, contextlib.ExitStack]] = {}
+        self._held: set[str] = set()
         self._missing: dict[str, Missing] = {}
         self._failures: dict[str, int] = {}
         self._started = 0
@@ -49,16 +55,19 @@ class Systems:
             self._stop(name)
 
     def get(self, name: str, rf: int) -> System:
-        """A running system; ours has as many nodes as replicas are wanted.
+        """A running system; ours has as many nodes as replicas are wanted. The others stand still.
 
         Raises:
             Missing: It can't run here.
         """
         if name in self._missing:
             raise self._missing[name]
+        for other in [each for each in self._running if each != name]:
+            self._rest(other)
         if name in self._running:
             system, _ = self._running[name]
             if name not in OURS or system.nodes == rf:
+                self.wake(system)
                 return system
             self._stop(name)
         for left in reversed(range(1 if name in OURS else PEER_STARTS)):
@@ -74,6 +83,25 @@ class Systems:
                     self._missing[name] = Missing(str(error))
                     raise self._missing[name] from error
         raise AssertionError("every try returned or raised")
+
+    def is_running(self, system: System) -> bool:
+        """Whether it is there, perhaps held."""
+        return any(system is each for each, _ in self._running.values())
+
+    def wake(self, system: System) -> None:
+        """Let it go on if it was held, beside whatever else runs."""
+        if system.name in self._held:
+            self._held.discard(system.name)
+            system.go_on()
+
+    def _rest(self, name: str) -> None:
+        system, _ = self._running[name]
+        if name in self._held:
+            return
+        if system.hold():
+            self._held.add(name)
+        else:
+            self._stop(name)
 
     def drop(self, name: str) -> None:
         """A peer that failed; it is started anew when it is needed, a few times."""
@@ -98,5 +126,6 @@ class Systems:
 
     def _stop(self, name: str) -> None:
         _, stack = self._running.pop(name)
+        self._held.discard(name)
         with uninterrupted():
             stack.close()

@@ -40,7 +40,14 @@ log.segment.bytes=134217728
 num.replica.fetchers=2
 group.initial.rebalance.delay.ms=0
 log.segment.delete.delay.ms=1000
+{patience}
 """
+_PATIENCE_S = 3600
+_PATIENT = (
+    *("broker.session.timeout.ms", "controller.quorum.fetch.timeout.ms"),
+    *("replica.lag.time.max.ms", "replica.socket.timeout.ms"),
+)
+"""Brokers are held while others are measured: none of them is to believe that the others died."""
 
 
 def missing() -> str:
@@ -118,6 +125,7 @@ class Kafka:
                 port=port,
                 controller_port=controllers[number],
                 data=self._folder / f"data-{number}",
+                patience="\n".join(f"{name}={_PATIENCE_S * 1000}" for name in _PATIENT),
             )
             self._properties(number).write_text(text)
         _format(java, cluster_id, [self._properties(number) for number in self._ports])
@@ -178,8 +186,23 @@ class Kafka:
                 return
 
     def delete_topic(self, topic: str) -> None:
-        """Its files follow within seconds."""
+        """Its files are gone when this returns, for brokers may be held next."""
         self._admin.delete_topics([topic])[topic].result(timeout=START_S)
+        end_s = time.monotonic() + START_S
+        while any(self._folder.glob(f"data-*/{topic}-*")):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"files of {topic} stay")
+            time.sleep(0.1)
+
+    def hold(self) -> bool:
+        """See ``System``: compilers would take a minute again."""
+        self._processes.hold()
+        return True
+
+    def go_on(self) -> None:
+        """See ``System``."""
+        self._processes.go_on()
+        self._wait_until_up()
 
     def _stop(self) -> None:
         self._admin = None  # or it tries to reach the brokers while they end

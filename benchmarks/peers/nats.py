@@ -158,6 +158,16 @@ class Nats:
         """Its files are gone when this returns."""
         asyncio.run(self._delete_streams(topic, self._partitions.pop(topic)))
 
+    def hold(self) -> bool:
+        """See ``System``."""
+        self._processes.hold()
+        return True
+
+    def go_on(self) -> None:
+        """See ``System``: each stream has a leader again soon."""
+        self._processes.go_on()
+        asyncio.run(self._wait_until_up())
+
     def _restart(self, flush: str) -> None:
         if self._partitions:
             raise ValueError(f"these topics would change as well: {', '.join(self._partitions)}")

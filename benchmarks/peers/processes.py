@@ -58,10 +58,21 @@ class Processes:
         """Whether any has ended by itself."""
         return any(each.poll() is not None for each in self._running.values())
 
+    def hold(self) -> None:
+        """Take the processors away from all of them."""
+        for each in self._running.values():
+            each.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Give the processors back."""
+        for each in self._running.values():
+            each.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """Ask all to end, and kill those that don't."""
         for each in self._running.values():
             each.send_signal(signal.SIGTERM)
+        self.go_on()  # who is held hears nothing
         end_s = time.monotonic() + STOP_S
         for each in self._running.values():
             try:

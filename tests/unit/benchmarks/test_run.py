@@ -184,6 +184,11 @@ class Peer:
     def delete_topic(self, topic: str) -> None:
         raise LookupError("not now")
 
+    def hold(self) -> bool:
+        return True
+
+    def go_on(self) -> None: ...
+
 
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> type[Peer]:
