@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import xxhash
 
@@ -51,13 +51,13 @@ from icecore.process.log import event
 from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 
-if TYPE_CHECKING:
-    pass
-
 AcksName: TypeAlias = Literal["all", "quorum", "leader"]
 CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
+_RUN_BYTES_MIN = 1 << 20
+"""Of records in columns without keys that go to one partition before another has its turn: batches
+that travel together are appended, synced and replicated together."""
 _NONE: Final[tuple[()]] = ()
 """Tags and headers of most records: there is one empty tuple, so that ``is`` is enough."""
 _log = logging.getLogger(__name__)
@@ -436,7 +436,8 @@ class Producer:
                 ``key``, ``timestamp_ms`` or ``timestamp``, ``tags``, ``headers``: of Arrow, or of
                 anything with ``__arrow_c_stream__``, as pandas, Polars and DuckDB have it.
                 Other columns are left out; times without a time zone are UTC.
-            keys: A column; without it records go to one partition after the other, by batches.
+            keys: A column; without it records go to one partition after the other, each of which
+                gets full batches of 1 MiB or more together if there are so many.
             tags: A column of sequences.
             headers: A column of sequences of pairs.
             timestamps_ms: A column of numbers, or of times with time zone; now unless given.
@@ -478,7 +479,9 @@ class Producer:
         self, topic: Topic, partition: int | None, columns: Columns, pieces: list[Piece]
     ) -> None:
         """Put columns into batches of their partitions, in order."""
-        queues = topic.queues
+        queues, run_bytes = topic.queues, 0
+        if partition is None and queues[topic.sticky].open is None:
+            self._topics.choose_sticky(topic)
         if partition is not None and not 0 <= partition < len(queues):
             raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
         parts: list[tuple[int | None, Columns]] = [(partition, columns)]
@@ -488,8 +491,10 @@ class Producer:
             for piece in part.pieces(self._batch_bytes):
                 queue = queues[topic.sticky if number is None else number]
                 pieces.append(self._buffer.add(queue, piece))
-                if number is None and queue.open is None:
+                run_bytes += piece.size_bytes
+                if number is None and queue.open is None and run_bytes >= _RUN_BYTES_MIN:
                     self._topics.choose_sticky(topic)
+                    run_bytes = 0
 
     # --- waiting --------------------------------------------------------------------------------
 

@@ -135,6 +135,40 @@ async def test_columns(cluster: FakeCluster) -> None:
     assert sorted(v for p in partitions for v in values(p)) == sorted([0, *[*range(1, 5001)] * 2])
 
 
+async def test_columns_without_keys_go_to_a_partition_in_runs(cluster: FakeCluster) -> None:
+    """Of a mebibyte: batches that are neighbours are appended and synced together."""
+    partitions = cluster.add_topic("t", 16)
+    async with producer(cluster, batch_bytes=64 << 10) as p:
+        for _ in range(2):
+            await p.send_batch("t", [b"%04d" % n + bytes(1020) for n in range(8 << 10)])
+        assert p.metrics().batches_acknowledged >= 256
+    runs: list[list[int]] = []
+    for partition in partitions:
+        runs += _runs([int((record.value or b"")[:4]) for record in stored(partition)])
+    assert sum(map(len, runs)) == 16 << 10
+    assert len(runs) <= 2 * 8, "a run ends with its call, or with a mebibyte"
+
+
+async def test_small_columns_without_keys_do_not_stay_with_one_partition(
+    cluster: FakeCluster,
+) -> None:
+    partitions = cluster.add_topic("t", 8)
+    async with producer(cluster, linger_ms=0) as p:
+        for n in range(80):
+            await p.send_batch("t", [b"%d" % n])
+    assert sum(bool(stored(partition)) for partition in partitions) == 8
+
+
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """Neighbours that follow each other."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if not runs or number != runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(number)
+    return runs
+
+
 async def test_what_waits_for_its_turn_grows(cluster: FakeCluster) -> None:
     (partition,) = cluster.add_topic("t")
     may_answer = asyncio.Event()
