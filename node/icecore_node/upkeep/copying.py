@@ -50,7 +50,13 @@ from icecore_node.replica.producer_state import with_digest
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
-from icecore_node.storage.engine import NO_TAIL, LogTail, NotAsSealed, SegmentIdentity
+from icecore_node.storage.engine import (
+    NO_TAIL,
+    AppendRequest,
+    LogTail,
+    NotAsSealed,
+    SegmentIdentity,
+)
 from icecore_replication.producers import ProducerTable
 
 _log = logging.getLogger(__name__)
@@ -237,18 +243,22 @@ class SegmentCopier:
     async def _append(self, replica: Replica, data: memoryview) -> None:
         """Verify copied batches like replicated ones, append them and wait until durable."""
         log, waiter = replica.log, _CopyWaiter(replica)
-        for position, header in batch.iter_batches(data):
-            batch.verify_producer_crc(data, position, header)
-            if (
-                header.segment_id != replica.segment_id
-                or header.base_offset != log.tail.end_offset
-                or header.prev_header_crc32c != log.tail.last_header_crc32c
-            ):
-                raise CorruptBatchError("the donor's batches do not continue our log")
-            request = log.extend(StampedBatch.received(data, position, header))
-            request.ends_segment = True
-            log.producers.apply_header(header)
-            log.worker.append(request, waiter)
+        requests: list[AppendRequest] = []
+        try:
+            for position, header in batch.iter_batches(data):
+                batch.verify_producer_crc(data, position, header)
+                if (
+                    header.segment_id != replica.segment_id
+                    or header.base_offset != log.tail.end_offset
+                    or header.prev_header_crc32c != log.tail.last_header_crc32c
+                ):
+                    raise CorruptBatchError("the donor's batches do not continue our log")
+                log.extend(StampedBatch.received(data, position, header), requests)
+                log.producers.apply_header(header)
+        finally:
+            for request in requests:
+                request.ends_segment = True
+                log.worker.append(request, waiter)
         await self._context.pool.probe()
         if waiter.error is not None:
             await log.settle()

@@ -15,6 +15,7 @@ from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.producer_state import producers_at
 from icecore_node.replica.replica_log import ReplicaLog, StampedBatch
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.engine import AppendRequest
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
@@ -53,21 +54,46 @@ class Bench:
         assert self.store.creation.create([self.batches.identity], {SEGMENT: (b"", 0)}) == [None]
         io = LogIo(cast(Any, self.store), cast(Any, Worker()), TailCache(1 << 20))
         tail = self.batches.tail
+        self.requests: list[AppendRequest] = []
         self.log = ReplicaLog(io, self.batches.identity, tail, ProducerTable())
         self.store.append_group([self.extend(0)])
         self.log.became_durable(self.log.tail)
+        self.requests.clear()
         self.extend(1)
 
-    def extend(self, sequence: int) -> Any:
+    def extend(self, sequence: int) -> AppendRequest:
         """As a leader or a follower does with the batch that comes next."""
         raw = encode_columns(
             values=[b"v"], timestamps_ms=[0], producer_id=PRODUCER, base_sequence=sequence
         )
         batch = memoryview(self.batches.add(raw))
         header = parse_header(batch)
-        request = self.log.extend(StampedBatch.received(batch, 0, header))
+        self.log.extend(StampedBatch.received(batch, 0, header), self.requests)
         self.log.producers.apply_header(header)
-        return request
+        return self.requests[-1]
+
+
+def test_neighbours_travel_together_and_are_stored_as_one_by_one() -> None:
+    """Seventeen more batches: sixteen in one request, then one that has its own."""
+    together, alone = Bench(), Bench()
+    for sequence in range(2, 19):
+        together.extend(sequence)
+        alone.extend(sequence)
+    assert [len(each.marks) for each in together.requests] == [16, 2]
+    assert [each.tail.end_offset for each in together.requests] == [17, 19]
+    one_by_one = [
+        AppendRequest(SEGMENT, request.buffers[2 * n : 2 * n + 2], [mark], request.tail)
+        for request in alone.requests
+        for n, mark in enumerate(request.marks)
+    ]
+    assert len(one_by_one) == 18
+    for bench, requests in ((together, together.requests), (alone, one_by_one)):
+        bench.store.append_group(requests)
+        assert [each.error for each in requests] == [None] * len(requests)
+    tails = [bench.store.reader.tail(SEGMENT) for bench in (together, alone)]
+    assert tails[0] == tails[1] == together.log.tail
+    headers = [bench.store.reader.headers(SEGMENT, 19) for bench in (together, alone)]
+    assert headers[0] == headers[1] and len(headers[0]) == 19
 
 
 async def test_what_never_became_durable_is_forgotten_of_the_producers_too() -> None:

@@ -55,7 +55,9 @@ class Followed:
 def test_appended_in_order_and_credited_when_durable() -> None:
     f = Followed()
     sent = f.send(0, 1)
-    assert [request.tail.end_offset for request, _ in f.worker.queue] == [1, 2]
+    ((request, _),) = f.worker.queue
+    assert [mark.base_offset for mark in request.marks] == [0, 1]
+    assert request.tail.end_offset == 2
     assert f.credit == 0
     f.worker.sync()
     assert f.credit == sent

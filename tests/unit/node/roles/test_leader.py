@@ -151,7 +151,8 @@ def test_a_group_is_one_step_and_wakes_followers_once() -> None:
         led.leader.produce(led.waiter, Acks.ALL, [offered(4, 2), offered(1), offered(3)])
     assert steps.call_count == 1
     assert stream.calls == [("mark_data", 7)]
-    assert [request.marks[0].base_offset for request, _ in led.worker.queue] == [0, 2, 3]
+    ((request, _),) = led.worker.queue
+    assert [mark.base_offset for mark in request.marks] == [0, 2, 3]
     led.replicate()
     bases = {slot: cast(Produced, each).base_offset for slot, each in led.waiter.answers.items()}
     assert bases == {4: 0, 1: 2, 3: 3}

@@ -188,5 +188,5 @@ def test_an_append_continues_a_log_that_may_grow(
         header_crc32c=0,
     )
     with pytest.raises(AssertionError, match=why):
-        replica.log.extend(stamped)
+        replica.log.extend(stamped, [])
     assert replica.log.tail.end_offset == held_base

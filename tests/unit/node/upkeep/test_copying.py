@@ -6,13 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import NotReplicaError, UnavailableError
+from icecore.errors import CorruptBatchError, NotReplicaError, UnavailableError
 from icecore.model import Epoch, Segment, SegmentId, SegmentState, Token
 from icecore_node.context import Identity
 from icecore_node.replica.life import Life
 from icecore_node.replica.orders import Orders
 from icecore_node.storage.engine import NO_TAIL
 from icecore_node.upkeep.copying import Copying, SegmentCopier
+from tests.conformance.log_builder import LogBuilder
+from tests.support.role_setup import Worker
+from tests.support.role_setup import context as role_context
+from tests.support.role_setup import replica as role_replica
 
 
 class Node:
@@ -88,3 +92,26 @@ async def test_a_copy_that_is_found_whole_meets_no_older_order_to_drop_it() -> N
         node.orders.note_dropped(SegmentId(7), 9)
         await node.copy(8)
     assert not node.orders.was_copied(SegmentId(7), 6), "no copy was made"
+
+
+@pytest.mark.parametrize("damaged", [0, 2, 4])
+async def test_what_a_donor_sent_before_a_damaged_batch_is_written(damaged: int) -> None:
+    """Where the log ends and what its worker was given never differ."""
+    worker, log = Worker(), LogBuilder(7)
+    batches = [bytearray(log.make(1)) for _ in range(4)]
+    if damaged < 4:
+        batches[damaged][-1] ^= 1
+    shared = role_context(worker, pool=worker)
+    copied = role_replica(shared, log)
+    node = Node()
+    cast(Any, node.copier)._context = shared
+    append = node.copier._append(copied, memoryview(b"".join(batches)))
+    if damaged < 4:
+        with pytest.raises(CorruptBatchError):
+            await append
+    else:
+        await append
+    queued = [mark.base_offset for request, _ in worker.queue for mark in request.marks]
+    assert queued == list(range(damaged))
+    assert all(request.ends_segment for request, _ in worker.queue)
+    assert copied.log.tail == log.tails[damaged]
