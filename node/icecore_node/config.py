@@ -105,7 +105,9 @@ class NodeSettings(Settings):
         " auto = if the data folder is a mount of its own; always = also beside others, whose"
         " writes it waits for.",
     )
-    group_items_max: int = Field(256, ge=1, description="Appends in one group (one fsync).")
+    group_items_max: int = Field(
+        256, ge=1, description="Appends in one group (one fsync), of up to 16 batches each."
+    )
     group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.", BATCH_BYTES_CAP)
     recycle_bytes_max: ByteSize = _size(
         4 * GIB,

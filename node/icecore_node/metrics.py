@@ -125,7 +125,7 @@ class NodeMetrics:
 
     def _disk(self) -> None:
         self.group_appends = self._histogram(
-            "icecore_group_appends", "Appends that shared one group (one fsync).", _COUNTS
+            "icecore_group_appends", "Batches that shared one group (one fsync).", _COUNTS
         )
         self.group_bytes = self._histogram("icecore_group_bytes", "Bytes of a group.", _BYTES)
         self.group_seconds = self._histogram(

@@ -212,10 +212,9 @@ class IoWorker:
         if any(item.blocks for item in run):  # others say nothing about the disk
             appends_ms.append(elapsed_ms)
         self._metrics.group_seconds.observe(elapsed_ms / 1000)
-        self._metrics.group_appends.observe(len(run))
-        self._metrics.group_bytes.observe(
-            sum(mark.length_bytes for item in run for mark in item.request.marks)
-        )
+        marks = [mark for item in run for mark in item.request.marks]
+        self._metrics.group_appends.observe(len(marks))
+        self._metrics.group_bytes.observe(sum(mark.length_bytes for mark in marks))
 
     def _deliver(self, group: object) -> None:
         """On the loop: tell owners first (acks), then those who await operations."""
