@@ -27,15 +27,15 @@ class SmallDisks:
 
 
 def fill(folder: Path, leave_bytes: int) -> Path:
-    """Take a disk's space away; delete the returned file to give it back."""
+    """Take a disk's space away, or what it got back since; delete the file to give it back."""
     ballast = folder / "ballast"
     while True:
-        with ballast.open("wb") as file:
+        with ballast.open("ab") as file:
             disk = os.statvfs(folder)
             length = disk.f_bavail * disk.f_frsize - leave_bytes
             try:
                 if length > 0:
-                    os.posix_fallocate(file.fileno(), 0, length)
+                    os.posix_fallocate(file.fileno(), file.tell(), length)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise

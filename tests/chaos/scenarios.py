@@ -221,15 +221,23 @@ async def all_disks_full(world: World) -> None:
 
 async def _fill_and_free(world: World, node_ids: list[int], *, works: bool) -> None:
     world.fault("disk_full", nodes=node_ids)
-    ballasts: list[Path] = []
-    try:
+    ballasts: set[Path] = set()
+
+    async def fill_all() -> None:
         for node_id in node_ids:
             folder = world.cluster.data_folder(node_id)
-            ballasts.append(await asyncio.to_thread(fill, folder, 64 << 10))
+            ballasts.add(await asyncio.to_thread(fill, folder, 64 << 10))
+
+    async def stands_still() -> str:
+        await fill_all()  # who was refused gives back what it had reserved, and goes on with that
+        return await world.stands_still()
+
+    try:
+        await fill_all()
         if works:
             await world.writes(6000, within_s=40.0)
         else:
-            await world.until("no writes without space", world.stands_still, 120.0)
+            await world.until("no writes without space", stands_still, 120.0)
     finally:
         for ballast in ballasts:
             ballast.unlink()
