@@ -106,7 +106,7 @@ class NodeSettings(Settings):
         " writes it waits for.",
     )
     group_items_max: int = Field(
-        256, ge=1, description="Appends in one group (one fsync), of up to 16 batches each."
+        256, ge=1, description="Appends in one group (one fsync), of up to 4 MiB each."
     )
     group_bytes_max: ByteSize = _size(16 * MIB, "Bytes in one group.", BATCH_BYTES_CAP)
     recycle_bytes_max: ByteSize = _size(

@@ -19,8 +19,8 @@ from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, Segme
 from icecore_node.storage.port import Store
 from icecore_replication.producers import ProducerTable
 
-_BATCHES_TOGETHER_MAX: Final = 16
-"""In one request, which succeeds or fails as a whole."""
+_REQUEST_BYTES_MAX: Final = 4 << 20
+"""Of several batches in one request, which succeeds or fails as a whole."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +72,8 @@ class ReplicaLog:
         self.tail = tail
         self.durable_tail = tail
         """The tail as far as it is fsynced; behind ``tail`` while appends are under way."""
+        self._request_start_bytes = 0
+        """Where the last request to the worker begins."""
         self._changed = io.changed
 
     def note_change(self) -> None:
@@ -125,12 +127,14 @@ class ReplicaLog:
         )
         self._io.cache.put(self._segment_id, stamped.base_offset, cached)
         mark = BatchMark(stamped.base_offset, stamped.append_timestamp_ms, header.batch_length)
-        if requests and len(requests[-1].marks) < _BATCHES_TOGETHER_MAX:
+        length_bytes = self.tail.length_bytes
+        if requests and length_bytes - self._request_start_bytes <= _REQUEST_BYTES_MAX:
             request = requests[-1]
             request.buffers += (stamped.header_bytes, stamped.body)
             request.marks.append(mark)
             request.tail = self.tail
         else:
+            self._request_start_bytes = tail.length_bytes
             buffers: list[Buffer] = [stamped.header_bytes, stamped.body]
             requests.append(AppendRequest(self._segment_id, buffers, [mark], self.tail))
 

@@ -61,10 +61,10 @@ class Bench:
         self.requests.clear()
         self.extend(1)
 
-    def extend(self, sequence: int) -> AppendRequest:
+    def extend(self, sequence: int, value: bytes = b"v") -> AppendRequest:
         """As a leader or a follower does with the batch that comes next."""
         raw = encode_columns(
-            values=[b"v"], timestamps_ms=[0], producer_id=PRODUCER, base_sequence=sequence
+            values=[value], timestamps_ms=[0], producer_id=PRODUCER, base_sequence=sequence
         )
         batch = memoryview(self.batches.add(raw))
         header = parse_header(batch)
@@ -74,26 +74,26 @@ class Bench:
 
 
 def test_neighbours_travel_together_and_are_stored_as_one_by_one() -> None:
-    """Seventeen more batches: sixteen in one request, then one that has its own."""
+    """Up to four mebibytes of them; a batch is never parted."""
     together, alone = Bench(), Bench()
-    for sequence in range(2, 19):
-        together.extend(sequence)
-        alone.extend(sequence)
-    assert [len(each.marks) for each in together.requests] == [16, 2]
-    assert [each.tail.end_offset for each in together.requests] == [17, 19]
+    for sequence in range(2, 11):
+        for bench in (together, alone):
+            bench.extend(sequence, bytes(500_000))
+    assert [len(each.marks) for each in together.requests] == [9, 1]
+    assert [each.tail.end_offset for each in together.requests] == [10, 11]
     one_by_one = [
         AppendRequest(SEGMENT, request.buffers[2 * n : 2 * n + 2], [mark], request.tail)
         for request in alone.requests
         for n, mark in enumerate(request.marks)
     ]
-    assert len(one_by_one) == 18
+    assert len(one_by_one) == 10
     for bench, requests in ((together, together.requests), (alone, one_by_one)):
         bench.store.append_group(requests)
         assert [each.error for each in requests] == [None] * len(requests)
     tails = [bench.store.reader.tail(SEGMENT) for bench in (together, alone)]
     assert tails[0] == tails[1] == together.log.tail
-    headers = [bench.store.reader.headers(SEGMENT, 19) for bench in (together, alone)]
-    assert headers[0] == headers[1] and len(headers[0]) == 19
+    headers = [bench.store.reader.headers(SEGMENT, 11) for bench in (together, alone)]
+    assert headers[0] == headers[1] and len(headers[0]) == 11
 
 
 async def test_what_never_became_durable_is_forgotten_of_the_producers_too() -> None:
