@@ -2,14 +2,10 @@
 
 from collections.abc import Sequence
 
-from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.engine import FoundLog, KnownLog
 from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
 from icecore_node.storage.memory_engine.memory_log import MemoryLog
-from icecore_node.storage.rocksdb_engine import rocksdb_engine
 from icecore_node.storage.rocksdb_engine.database_commit import DatabaseCommit, _Part
-from icecore_node.storage.rocksdb_engine.log_database import DatabaseChange
-from icecore_node.storage.rocksdb_engine.rocks_log import StoredBatches
 from tests.simulation.mistakes import Mistake, patch
 
 
@@ -35,15 +31,3 @@ def database_not_synced() -> Mistake:
             part.log.advance(part.marks, part.requests[-1].tail)
 
     return patch(DatabaseCommit, "_sync", wrong)
-
-
-def cut_keeps_its_tail() -> Mistake:
-    """R11: what says where a log ends is not changed with the cut, so the next start misses
-    batches."""
-    cut = rocksdb_engine.cut_back
-
-    def wrong(stored: StoredBatches, end: Place) -> DatabaseChange:
-        change = cut(stored, end)
-        return DatabaseChange(change.puts[1:], change.cuts)
-
-    return patch(rocksdb_engine, "cut_back", wrong)

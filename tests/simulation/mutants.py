@@ -102,7 +102,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(storage.unknown_files_deleted, "torn_creation"),
     Mutant(engines.memory_comes_back_empty, "memory_death"),
     Mutant(engines.database_not_synced, "database_blackout"),
-    Mutant(engines.cut_keeps_its_tail, "database_blackout", 40, is_rare=True),
     Mutant(deletion.grace_ignored, "deleted_for_a_while"),
     Mutant(late.async_replica_counts_after_crash, "late_blackout"),
     Mutant(late.stale_clean_marker, "late_blackout"),
