@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError
+from icecore.errors import (
+    IcecoreError,
+    NotCoordinatorError,
+    SupersededError,
+    UnavailableError,
+)
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.state.cluster_state import ClusterState, Decision
@@ -72,7 +77,8 @@ class Ledger:
         """Commit what ``decision`` makes of the newest state; an empty change commits nothing.
 
         Raises:
-            NotCoordinatorError: another coordinator took over, or the store failed.
+            NotCoordinatorError: another coordinator took over; nothing was committed.
+            UnavailableError: the store failed; nobody knows whether it was committed.
             IcecoreError: whatever the decision raised.
         """
         [result] = await self.decide_all([decision])
@@ -83,9 +89,10 @@ class Ledger:
     async def decide_all(self, decisions: Sequence[Decision]) -> list[Change | IcecoreError]:
         """Many independent decisions, each committed or refused on its own; same order.
 
-        Raises NotCoordinatorError as ``decide``; earlier ones of the list may be committed then.
+        Raises as ``decide``; of a list that is committed in parts no end is definite.
         """
         results: list[Change | IcecoreError] = []
+        is_in_parts = False
         async with self._lock:
             pending = Change()
             keys: set[str] = set()
@@ -95,14 +102,15 @@ class Ledger:
                     len(keys) + len(change.keys()) > OPERATIONS_PER_TXN
                     or not keys.isdisjoint(change.keys())
                 ):
-                    await self._commit(pending)
+                    await self._commit_part(pending, is_in_parts)
+                    is_in_parts = True
                     pending, keys = Change(), set()
                     change = self._try(decision)
                 if isinstance(change, Change):
                     pending = pending + change
                     keys.update(change.keys())
                 results.append(change)
-            await self._commit(pending)
+            await self._commit_part(pending, is_in_parts)
         return results
 
     async def decide_each(
@@ -127,7 +135,7 @@ class Ledger:
         """Ask the store whether this is still the newest coordinator (R36), having nothing to
         change: one that decides nothing would go on to hold nodes that the newest waits for.
 
-        Raises NotCoordinatorError as ``decide``.
+        Raises as ``decide``.
         """
         async with self._lock:
             await self._write(Change())
@@ -169,6 +177,14 @@ class Ledger:
         if change.puts or change.deletes:
             await self._write(change)
 
+    async def _commit_part(self, change: Change, is_in_parts: bool) -> None:
+        try:
+            await self._commit(change)
+        except NotCoordinatorError as error:
+            if is_in_parts:
+                raise UnavailableError(f"{error.message}, in the middle of a change") from error
+            raise
+
     async def _write(self, change: Change) -> None:
         if self.lost.is_set():
             raise NotCoordinatorError("this coordinator has stopped")
@@ -182,15 +198,24 @@ class Ledger:
             )
             if not is_done:
                 raise SupersededError("the metadata store holds other versions than expected")
-        except IcecoreError as error:
-            self.lose()
-            event(_log, logging.CRITICAL, "coordinator_lost", token=self.state.token, error=error)
+        except SupersededError as error:
+            self._end(error)
             raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
+        except IcecoreError as error:
+            self._end(error)
+            # The leader that asked must not go on as if nothing had changed (R18).
+            raise UnavailableError(
+                f"this coordinator has stopped, and nobody knows what is stored: {error.message}"
+            ) from error
         self.state.apply(change)
         for listener in self._listeners:
             listener(change)
         self.note_news()
         await asyncio.sleep(0)  # a long list must not keep heartbeats waiting
+
+    def _end(self, error: IcecoreError) -> None:
+        self.lose()
+        event(_log, logging.CRITICAL, "coordinator_lost", token=self.state.token, error=error)
 
 
 @contextmanager

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from icecore.errors import NotCoordinatorError, UnavailableError
 from icecore.rpc.ports import UnaryHandler
 from icecore_coordinator.decisions.node_changes import Registration, register
+from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.records import Change
 from icecore_coordinator.work import admission
 from icecore_node.membership.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
@@ -50,6 +53,19 @@ def disk_may_go_back() -> Iterator[None]:
 
     with patch(admission, "register", blind), log_may_go_back():
         yield
+
+
+def lost_answer_is_refusal() -> Mistake:
+    """R18: a coordinator whose store broke in a transaction says that nothing was stored."""
+    write = Ledger._write
+
+    async def wrong(self: Ledger, change: Change) -> None:
+        try:
+            await write(self, change)
+        except UnavailableError as error:
+            raise NotCoordinatorError(error.message) from error
+
+    return patch(Ledger, "_write", wrong)
 
 
 def log_may_go_back() -> Mistake:

@@ -90,6 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(registry.any_incarnation_answers, "early_fence"),
     Mutant(registry.disk_may_go_back, "live_snapshot"),
     Mutant(registry.log_may_go_back, "log_restored"),
+    Mutant(registry.lost_answer_is_refusal, "swarm", first=347, is_rare=True),
     Mutant(registry.watermarks_forgotten, "young_snapshot"),
     Mutant(storage.ack_before_sync, "blackout"),
     Mutant(storage.index_before_data, "torn_creation"),

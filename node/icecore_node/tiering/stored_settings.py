@@ -125,6 +125,8 @@ class SettingsKeeper:
                 await store.put_if_absent(settings_key(topic_id, number + 1), data)
             except ObjectExistsError:
                 continue
+            if not await self._is_kept(store, number + 1, cluster_id, topic_id, settings):
+                continue  # it was confirmed, and is not there, or not as it was put
             await _remove_superseded(store, topic_id, number + 1)
             break
         else:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from icecore.errors import ConflictError, NotCoordinatorError
+from icecore.errors import ConflictError, NotCoordinatorError, UnavailableError
 from icecore.process.system import SystemRng
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
@@ -32,6 +33,54 @@ async def test_who_was_replaced_finds_out_without_a_change(database: SqliteDatab
     assert older.lost.is_set()
     await newer.confirm()
     assert not newer.lost.is_set()
+
+
+class LosesAnswers(SqliteStore):
+    """A store that does what it is asked, and breaks before it says so."""
+
+    loses_from = 1
+    asked = 0
+
+    async def txn(self, *what: Any) -> bool:
+        is_done = await super().txn(*what)
+        self.asked += 1
+        if self.asked > self.loses_from:
+            raise UnavailableError("the answer of the transaction was lost")
+        return is_done
+
+
+async def test_a_change_whose_answer_was_lost_has_no_definite_end(
+    database: SqliteDatabase,
+) -> None:
+    """A leader that took it for refused would acknowledge without a member that is stored."""
+    ledger = Ledger(LosesAnswers(database), SystemRng())
+    await ledger.open()
+    with pytest.raises(UnavailableError) as caught:
+        await ledger.decide(lambda state: counted(state, "a"))
+    assert caught.value.indeterminate and ledger.lost.is_set()
+    assert next_of((await opened(database)).state, "a").next_value == 2
+    with pytest.raises(NotCoordinatorError) as refused:  # of this one nothing is stored
+        await ledger.decide(lambda state: counted(state, "a"))
+    assert not refused.value.indeterminate
+    assert next_of((await opened(database)).state, "a").next_value == 2
+
+
+async def test_a_list_that_is_stored_in_parts_has_no_definite_end(
+    database: SqliteDatabase,
+) -> None:
+    ledger = await opened(database)
+    write, newer = ledger._write, list[Ledger]()
+
+    async def overtaken(change: Change) -> None:
+        await write(change)
+        if not newer:
+            newer.append(await opened(database))
+
+    ledger._write = overtaken  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError) as caught:
+        await ledger.decide_each(["a", "a"], counted)
+    assert caught.value.indeterminate
+    assert next_of(newer[0].state, "a").next_value == 2
 
 
 # --- waiting for what others commit ---------------------------------------------------------------

@@ -66,6 +66,17 @@ async def test_what_is_known_asks_the_store_nothing(bucket: SimBucket) -> None:
     assert await counts(bucket) == 3
 
 
+@pytest.mark.parametrize("fault", ["cut_puts", "untrue_puts", "altered_puts"])
+async def test_what_the_store_confirmed_untruly_is_put_again(bucket: SimBucket, fault: str) -> None:
+    """By the same node: it would take them for put for as long as it lives."""
+    setattr(bucket.faults, fault, 2)
+    await keep(bucket, 3)
+    assert getattr(bucket.faults, fault) == 0
+    store = SimObjectStore(bucket, None)
+    newest = await store.get_whole(settings_key(TOPIC, numbers(bucket)[-1]), 1 << 20)
+    assert parse_settings(newest, TOPIC)["settings_version"] == 3
+
+
 async def test_a_cluster_that_took_over_begins_behind_the_old_one(bucket: SimBucket) -> None:
     await keep(bucket, 9)
     await keep(bucket, 1, OTHER)
