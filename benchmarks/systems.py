@@ -1,9 +1,9 @@
 """The systems that are compared, of which one at a time has the machine.
 
 A system is started when it is first needed, and stopped when another shape of it is, or at the end,
-by Ctrl-C too. While one is measured the others stand still: three idle brokers take a tenth of two
-cores, and idle nodes of ours their share. A peer that takes a minute to get warm is held as it is;
-ours is stopped, and starts anew within seconds.
+by Ctrl-C too. While one is measured the others stand still: what idles takes its share of
+processors and caches. A peer that takes a minute to get warm is held as it is; ours is stopped, and
+starts anew within seconds.
 """
 
 import contextlib
