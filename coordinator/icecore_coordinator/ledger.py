@@ -78,7 +78,7 @@ class Ledger:
 
         Raises:
             NotCoordinatorError: another coordinator took over; nothing was committed.
-            UnavailableError: the store failed; nobody knows whether it was committed.
+            UnavailableError: the store failed, now or before; nobody knows what was committed.
             IcecoreError: whatever the decision raised.
         """
         [result] = await self.decide_all([decision])
@@ -187,7 +187,8 @@ class Ledger:
 
     async def _write(self, change: Change) -> None:
         if self.lost.is_set():
-            raise NotCoordinatorError("this coordinator has stopped")
+            # Not definite: who asks may have been part of a change that nobody knows the end of.
+            raise UnavailableError("this coordinator has stopped")
         compares = [Compare(each.key, each.version - 1) for each in change.puts]
         compares += [Compare(each.key, each.version) for each in change.deletes]
         try:

@@ -10,6 +10,7 @@ from icecore.errors import (
     InvalidRequestError,
     NotCoordinatorError,
     PositionOvertakenError,
+    UnavailableError,
     UnknownTopicError,
 )
 from icecore.model import NodeState
@@ -64,6 +65,24 @@ async def opened(database: SqliteDatabase) -> tuple[PositionSaving, Ledger, Coun
 
 def all_at(offset: int, version: int, count: int = 1) -> list[tuple[bytes, Save]]:
     return [(TOPIC, Save(number, offset, version)) for number in range(count)]
+
+
+async def test_whose_save_shared_a_change_in_doubt_hears_nothing_definite(
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving, _, store = await opened(database)
+    txn = store.txn
+
+    async def lost(*what: Any) -> bool:
+        await txn(*what)
+        raise UnavailableError("the answer of the transaction was lost")
+
+    monkeypatch.setattr(store, "txn", lost)
+    saves = [saving.save(name, 7, all_at(5, 0)) for name in ("first", "second")]
+    ends = await asyncio.gather(*saves, return_exceptions=True)
+    assert all(isinstance(each, UnavailableError) for each in ends), ends
+    _, newer, _ = await opened(database)
+    assert newer.state.positions.count == 2, "both are stored"
 
 
 async def test_positions_are_there_for_the_next_coordinator(database: SqliteDatabase) -> None:
