@@ -87,7 +87,8 @@ class PositionSaving:
 
         Raises:
             InvalidRequestError: There are none or too many, a partition twice, or it is no name.
-            NotCoordinatorError: Another coordinator took over; some may be stored.
+            NotCoordinatorError: Another coordinator took over.
+            UnavailableError: This one has ended; some may be stored.
         """
         check_name(name)
         if not 1 <= len(asked) <= POSITIONS_PER_CALL:
