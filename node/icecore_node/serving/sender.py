@@ -34,6 +34,8 @@ WATERMARK_DELAY_S = 0.025
 Only readers at a follower notice. With single records a message for each watermark would be a
 third of all messages between nodes.
 """
+_TIMER_EARLY_S = 0.001
+"""A timer may be so much too early: it has a resolution."""
 
 
 @dataclass(slots=True)
@@ -108,6 +110,8 @@ class FollowerSender:
         self._must_wait = asyncio.Event()
         """There is work for ``run``."""
         self._is_closed = False
+        self._watermarks_since_s = 0.0
+        """When the first of them moved."""
         self._watermarks_due = False
         self._watermark_timer: asyncio.TimerHandle | None = None
 
@@ -126,13 +130,27 @@ class FollowerSender:
 
     def mark_watermark(self, segment_id: SegmentId) -> None:
         """A led segment's high watermark moved."""
-        self._watermarks[segment_id] = None
-        if self._watermark_timer is None:
+        if not self._watermarks:
             loop = asyncio.get_running_loop()
-            self._watermark_timer = loop.call_later(WATERMARK_DELAY_S, self._watermark_delay_over)
+            self._watermarks_since_s = loop.time()
+            if self._watermark_timer is None:
+                self._set_watermark_timer(loop, WATERMARK_DELAY_S)
+        self._watermarks[segment_id] = None
+
+    def _set_watermark_timer(self, loop: asyncio.AbstractEventLoop, wait_s: float) -> None:
+        self._watermark_timer = loop.call_later(wait_s, self._watermark_delay_over)
 
     def _watermark_delay_over(self) -> None:
+        """Of the first that moved since the timer was set: it may have travelled with data, and
+        those that wait now are younger."""
         self._watermark_timer = None
+        if not self._watermarks:
+            return
+        loop = asyncio.get_running_loop()
+        left_s = self._watermarks_since_s + WATERMARK_DELAY_S - loop.time()
+        if left_s > _TIMER_EARLY_S:
+            self._set_watermark_timer(loop, left_s)
+            return
         self._watermarks_due = True
         self._changed()
 
