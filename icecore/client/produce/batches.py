@@ -61,6 +61,7 @@ class Batch:
         "tags",
         "times",
         "values",
+        "waiters",
     )
 
     def __init__(self, created_ms: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -90,6 +91,8 @@ class Batch:
         self.is_observed = False
         """Somebody was told of the error."""
         self.done: asyncio.Future[None] = loop.create_future()
+        self.waiters: list[asyncio.Future[None]] = []
+        """Of each record that is awaited: a waiter that is cancelled cancels its own alone."""
 
     def encode(
         self,
@@ -160,8 +163,7 @@ class Batch:
         if self.done.done():
             return
         self.metadata = metadata
-        self.encoded = None
-        self.done.set_result(None)
+        self._end()
 
     def fail(self, error: IcecoreError) -> None:
         """The batch is given up; an outcome that is unknown is reported as unknown. Its first
@@ -171,13 +173,22 @@ class Batch:
         if self.indeterminate and not error.indeterminate:
             error = RequestTimeoutError(f"the outcome is unknown; last answer: {error.message}")
         self.error = error
+        self._end()
+
+    def _end(self) -> None:
         self.encoded = None
         self.done.set_result(None)
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def wait(self) -> BatchMetadata:
         """The outcome. A waiter that is cancelled does not cancel the batch."""
-        if not self.done.done():
-            await asyncio.shield(self.done)
+        if not self.done.done():  # a future of its own: a shield takes one more turn of the loop
+            waiter = self.done.get_loop().create_future()
+            self.waiters.append(waiter)
+            await waiter
         if self.error is not None:
             self.is_observed = True
             raise self.error

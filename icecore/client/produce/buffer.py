@@ -50,6 +50,7 @@ class Buffer:
         batch_bytes: When a batch is full.
         limit_bytes: When the buffer counts as full.
         on_due: Called with a queue whose newest batch may be sent.
+        together: Calls a function that hands on queues, and sends what they have in one go.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Buffer:
         batch_bytes: int,
         limit_bytes: int,
         on_due: Callable[[PartitionQueue], None],
+        together: Callable[[Callable[[], None]], None],
     ) -> None:
         self._clock = clock
         self._linger_ms = linger_ms
         self._batch_bytes = batch_bytes
         self.limit_bytes = limit_bytes
         self._on_due = on_due
+        self._together = together
         self._lingering: deque[tuple[PartitionQueue, Batch]] = deque()
         self.pending: dict[Batch, None] = {}
         """Whose outcome is open."""
@@ -98,7 +101,10 @@ class Buffer:
         self.pending[batch] = None
         self._lingering.append((queue, batch))
         if len(self._lingering) == 1:
-            self._opened.set()
+            if self._linger_ms:
+                self._opened.set()
+            else:  # with what else the program sends in this turn of the loop
+                loop.call_soon(self._together, self.hand_on_all)
         return batch
 
     def add(self, queue: PartitionQueue, piece: Columns) -> Piece:
@@ -142,16 +148,25 @@ class Buffer:
         """Hand on batches whose time is up, for ever; they were opened in that order."""
         while True:
             while self._lingering:
-                queue, batch = self._lingering[0]
-                left_ms = batch.created_ms + self._linger_ms - self._clock.monotonic_ms()
-                if queue.open is batch and left_ms > 0:
+                if (left_ms := self._left_ms()) > 0:
                     await asyncio.sleep(left_ms / 1000)
-                    continue
-                self._lingering.popleft()
-                if queue.open is batch:
-                    self._hand_on(queue, batch)
+                else:
+                    self._together(self._hand_on_due)
             self._opened.clear()
             await self._opened.wait()
+
+    def _hand_on_due(self) -> None:
+        while self._lingering and self._left_ms() <= 0:
+            queue, batch = self._lingering.popleft()
+            if queue.open is batch:
+                self._hand_on(queue, batch)
+
+    def _left_ms(self) -> float:
+        """How long the oldest batch waits for more records; it may have been closed."""
+        queue, batch = self._lingering[0]
+        if queue.open is not batch:
+            return 0
+        return batch.created_ms + self._linger_ms - self._clock.monotonic_ms()
 
     def release(self, batch: Batch) -> None:
         """The batch has its outcome."""

@@ -7,7 +7,7 @@ A batch is closed when it is full or ``linger_ms`` after its first record, and t
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -127,6 +127,7 @@ class Producer:
             checks.size_bytes("batch_bytes", batch_bytes),
             checks.size_bytes("buffer_bytes", buffer_bytes),
             self._offer,
+            self._together,
         )
         is_idempotent = checks.flag("idempotent", idempotent)
         self._identities = Identities(
@@ -558,6 +559,9 @@ class Producer:
 
     def _offer(self, queue: PartitionQueue) -> None:
         self._sender.offer(queue)
+
+    def _together(self, offer_all: Callable[[], None]) -> None:
+        self._sender.together(offer_all)
 
 
 def _no_room(record_bytes: int) -> IcecoreError:

@@ -220,6 +220,14 @@ class Sender:
             self._is_pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
 
+    def together(self, offer_all: Callable[[], None]) -> None:
+        """Send what this offers in one go and at once, and not in the next turn of the loop."""
+        self._is_pump_due = True
+        try:
+            offer_all()
+        finally:
+            self._pump()
+
     def _pump(self) -> None:
         self._is_pump_due = False
         for node_id in list(self._sendable):

@@ -6,8 +6,9 @@ import pytest
 
 from icecore import Producer
 from icecore.client.produce import sender
-from icecore.client.produce.batches import SendHandle
-from icecore.errors import IcecoreError, RequestTimeoutError
+from icecore.client.produce.batches import Batch, SendHandle
+from icecore.client.produce.produce_request import ProduceRequest
+from icecore.errors import IcecoreError, RequestTimeoutError, UnavailableError
 from tests.support.fake_cluster import FakeCluster
 
 
@@ -47,6 +48,42 @@ async def test_small_requests_wait_for_each_other_but_not_for_long() -> None:
             may_answer.set()
             assert (await first).offset == 1
             await p.send_and_wait("t", b"last", partition=3)
+
+
+async def test_without_linger_one_turn_of_the_loop_is_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes out as soon as the program lets go, and whoever waits goes on with the outcome."""
+    requests: list[int] = []
+    start = ProduceRequest.start
+
+    def counted(request: ProduceRequest) -> None:
+        requests.append(len(request.entries))
+        start(request)
+
+    monkeypatch.setattr(ProduceRequest, "start", counted)
+    async with FakeCluster(nodes=1) as cluster:
+        cluster.add_topic("t", 3)
+        async with Producer(cluster.bootstrap, net=cluster.net, linger_ms=0) as p:
+            await p.send_and_wait("t", b"known", partition=0)
+            requests.clear()
+            handles = [p.send("t", b"record", partition=n) for n in (0, 1, 2)]
+            assert not requests
+            await asyncio.sleep(0)
+            assert requests == [3]
+            assert [(await handle).offset for handle in handles] == [1, 0, 0]
+
+
+async def test_who_waits_for_a_batch_goes_on_in_the_turn_after_its_outcome() -> None:
+    batch = Batch(0.0, asyncio.get_running_loop())
+    given_up, kept = (asyncio.create_task(batch.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    batch.fail(UnavailableError("no node"))
+    await asyncio.sleep(0)
+    assert given_up.cancelled() and kept.done()
+    with pytest.raises(UnavailableError):
+        await kept
 
 
 async def test_closing_while_a_request_is_held_back() -> None:
