@@ -64,7 +64,7 @@ class Runner:
     """Use as a context manager.
 
     Args:
-        folder: Where data may be written; everything is removed again.
+        folder: Where data may be written, made if need be; what is written is removed again.
         times: Of all cases.
     """
 
@@ -75,6 +75,7 @@ class Runner:
         self._filled: dict[str, int] = {}
 
     def __enter__(self) -> Self:
+        self._base.mkdir(parents=True, exist_ok=True)
         home = tempfile.TemporaryDirectory(prefix="icecore-bench-", dir=self._base)
         with contextlib.ExitStack() as stack:
             self._folder = Path(stack.enter_context(home))
