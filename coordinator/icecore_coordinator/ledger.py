@@ -161,13 +161,14 @@ class Ledger:
             Whether it held in time.
 
         Raises:
-            NotCoordinatorError: this coordinator stopped meanwhile.
+            UnavailableError: this coordinator stopped meanwhile. What is waited for follows from
+                what was committed, so that it may happen all the same.
         """
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while not holds(self.state):
                     if self.lost.is_set():
-                        raise NotCoordinatorError("this coordinator has stopped")
+                        raise UnavailableError("this coordinator has stopped; the next one goes on")
                     await self._news.wait()
         except TimeoutError:
             return False

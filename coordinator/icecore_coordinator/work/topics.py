@@ -8,7 +8,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.errors import IcecoreError, NotLeaderError, UnknownTopicError
+from icecore.errors import (
+    IcecoreError,
+    NotCoordinatorError,
+    NotLeaderError,
+    UnavailableError,
+    UnknownTopicError,
+)
 from icecore.model import (
     NOT_TIERED,
     NodeId,
@@ -209,9 +215,16 @@ class Topics:
         return topic
 
     async def _open_partitions(self, topic_id: bytes) -> None:
-        """Write missing partition records and wait, within reason, until all have a segment."""
+        """Write missing partition records and wait, within reason, until all have a segment.
+
+        Raises UnavailableError when this coordinator ends: the topic is stored already, so that
+        nothing is definite, and who asks the next one may find its own work.
+        """
         missing = topic_changes.missing_partitions(self._ledger.state)
-        await self._ledger.decide_each(missing, _absent_only)
+        try:
+            await self._ledger.decide_each(missing, _absent_only)
+        except NotCoordinatorError as error:
+            raise UnavailableError(f"{error.message}; the next one opens partitions") from error
         with self._tails.awaited(_without_tail(self._ledger.state, topic_id)):
             await self._ledger.until(lambda state: not _without_tail(state, topic_id), OPEN_WAIT_MS)
 

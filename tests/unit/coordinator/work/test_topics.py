@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
-from icecore.errors import NotEnoughReplicasError
+from icecore.errors import NotCoordinatorError, NotEnoughReplicasError, UnavailableError
 from icecore.model import KEEP_ALL, NodeState, SegmentState
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import Timing
@@ -109,6 +110,23 @@ async def test_a_creation_that_takes_too_long_is_done_all_the_same(
     monkeypatch.setattr(topics, "OPEN_WAIT_MS", 1.0)
     topic = await world.topics.create("events", 1, SETTINGS, 0, KEEP_ALL)
     assert not world.state.partitions[topic.topic_id, 0].tail_segment_id
+
+
+@pytest.mark.parametrize("has_partitions", [False, True])
+async def test_a_creation_that_another_coordinator_ends_is_not_refused(
+    world: World, has_partitions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is stored: who asks the next coordinator must know that it may be its own."""
+    if not has_partitions:
+        taken_over = AsyncMock(side_effect=NotCoordinatorError("another one took over"))
+        monkeypatch.setattr(world.ledger, "decide_each", taken_over)
+    creating = asyncio.create_task(world.topics.create("events", 2, SETTINGS, 0, KEEP_ALL))
+    await settled()
+    assert len(world.state.partitions) == (2 if has_partitions else 0)
+    world.ledger.lose()
+    with pytest.raises(UnavailableError) as caught:
+        await creating
+    assert caught.value.indeterminate and world.state.topic("events")
 
 
 async def test_a_deletion_for_good_waits_for_whoever_carries_it_through(world: World) -> None:
