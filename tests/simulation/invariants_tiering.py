@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from icecore.model import SegmentId
 from icecore.tier_records import NO_ATTEMPT, TierRecord, TierState
+from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_node.tiering.manifest import (
@@ -71,6 +72,14 @@ class TieringInvariants:
                 tier = state.tiers.segments.get(record.segment.segment_id)
                 if tier is None or tier.state is not TierState.PUBLISHED:
                     self._note(f"I16: segment {record.segment.segment_id} has no copy anywhere")
+
+    def on_read(self, state: ClusterState) -> None:
+        """A coordinator has read what is stored. Its predecessor may have stored more than it knew
+        of: the answer of its last transaction was lost."""
+        for segment_id in self._tiers.keys() - state.tiers.segments.keys():
+            del self._tiers[segment_id]
+        for tier in state.tiers.segments.values():
+            self._on_tier(tier)
 
     def _on_tier(self, tier: TierRecord) -> None:
         old = self._tiers.get(tier.segment_id)
@@ -135,7 +144,23 @@ Watched = tuple[type, str, Callable[[Any], Any]]
 
 def watched(seen: TieringInvariants) -> list[Watched]:
     """Each function that is looked at, and what replaces it."""
-    return [(SimBucket, "put", _putting(seen)), (SimBucket, "remove", _removing(seen))]
+    return [
+        (Ledger, "_read", _reading(seen)),
+        (SimBucket, "put", _putting(seen)),
+        (SimBucket, "remove", _removing(seen)),
+    ]
+
+
+def _reading(seen: TieringInvariants) -> Callable[[Any], Any]:
+    def replace(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        async def read(self: Ledger) -> None:
+            await original(self)
+            seen.on_read(self.state)
+
+        return read
+
+    return replace
 
 
 def _putting(seen: TieringInvariants) -> Callable[[Any], Any]:
