@@ -91,7 +91,7 @@ class Batch:
         self.is_observed = False
         """Somebody was told of the error."""
         self.done: asyncio.Future[None] = loop.create_future()
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: dict[asyncio.Future[None], None] = {}
         """Of each record that is awaited: a waiter that is cancelled cancels its own alone."""
 
     def encode(
@@ -178,7 +178,7 @@ class Batch:
     def _end(self) -> None:
         self.encoded = None
         self.done.set_result(None)
-        waiters, self.waiters = self.waiters, []
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -187,8 +187,11 @@ class Batch:
         """The outcome. A waiter that is cancelled does not cancel the batch."""
         if not self.done.done():  # a future of its own: a shield takes one more turn of the loop
             waiter = self.done.get_loop().create_future()
-            self.waiters.append(waiter)
-            await waiter
+            self.waiters[waiter] = None
+            try:
+                await waiter
+            finally:
+                self.waiters.pop(waiter, None)
         if self.error is not None:
             self.is_observed = True
             raise self.error

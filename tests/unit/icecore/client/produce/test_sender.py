@@ -79,6 +79,8 @@ async def test_who_waits_for_a_batch_goes_on_in_the_turn_after_its_outcome() -> 
     given_up, kept = (asyncio.create_task(batch.wait()) for _ in range(2))
     await asyncio.sleep(0)
     given_up.cancel()
+    await asyncio.sleep(0)
+    assert len(batch.waiters) == 1, "who gives up leaves nothing behind"
     batch.fail(UnavailableError("no node"))
     await asyncio.sleep(0)
     assert given_up.cancelled() and kept.done()
