@@ -177,8 +177,8 @@ LOGGED: dict[str, str] = {
     "disk_not_known": r"event=disk_condemned ",
     # disks
     "sync_failed": r"event=sync_failed ",
-    "disk_read_only": r"event=disk_level level=read_only",
-    "disk_full": r"event=disk_level level=full",
+    "disk_read_only": r"event=disk_level .*level=read_only",
+    "disk_full": r"event=disk_level .*level=full",
     "follows_after_space": r"event=following_again ",
     # the coordinator, and nodes that leave
     "open_refused": r"event=open_refused ",
