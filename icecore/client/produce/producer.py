@@ -164,8 +164,7 @@ class Producer:
         self._delivery_timeout_ms = delivery_timeout_ms
         self._batches_yielded = 0
         self._home = Home(self._topics.close)
-        self._thread_id = 0
-        self._is_closed = False
+        self._thread_id, self._is_closed = 0, False
 
     async def __aenter__(self) -> Self:
         await self.start()
