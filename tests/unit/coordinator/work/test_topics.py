@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 
-from icecore.errors import NotCoordinatorError, NotEnoughReplicasError, UnavailableError
+from icecore.errors import NotEnoughReplicasError, UnavailableError
 from icecore.model import KEEP_ALL, NodeState, SegmentState
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import Timing
@@ -37,8 +36,9 @@ from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 class World:
     """Three nodes that are up, a ledger, and no worker: the test is the worker."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, database: SqliteDatabase) -> None:
+        self.database = database
+        self.ledger = ledger = Ledger(SqliteStore(database), SystemRng())
         self.live = Liveness()
         clock, unused = FakeClock(), cast(Any, None)
         ports = WorkerPorts(
@@ -80,7 +80,7 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     database = SqliteDatabase(":memory:")
-    world = World(Ledger(SqliteStore(database), SystemRng()))
+    world = World(database)
     await world.ledger.open()
     await world.start()
     yield world
@@ -117,9 +117,14 @@ async def test_a_creation_that_another_coordinator_ends_is_not_refused(
     world: World, has_partitions: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic is stored: who asks the next coordinator must know that it may be its own."""
+    decide_each = world.ledger.decide_each
+
+    async def too_late(*given: Any) -> Any:
+        await Ledger(SqliteStore(world.database), SystemRng()).open()
+        return await decide_each(*given)
+
     if not has_partitions:
-        taken_over = AsyncMock(side_effect=NotCoordinatorError("another one took over"))
-        monkeypatch.setattr(world.ledger, "decide_each", taken_over)
+        monkeypatch.setattr(world.ledger, "decide_each", too_late)
     creating = asyncio.create_task(world.topics.create("events", 2, SETTINGS, 0, KEEP_ALL))
     await settled()
     assert len(world.state.partitions) == (2 if has_partitions else 0)
