@@ -1,7 +1,7 @@
 """Acts on topics commit, wake whoever does the work, and wait; they do none of it themselves."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -36,9 +36,8 @@ from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 class World:
     """Three nodes that are up, a ledger, and no worker: the test is the worker."""
 
-    def __init__(self, database: SqliteDatabase) -> None:
-        self.database = database
-        self.ledger = ledger = Ledger(SqliteStore(database), SystemRng())
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
         self.live = Liveness()
         clock, unused = FakeClock(), cast(Any, None)
         ports = WorkerPorts(
@@ -78,13 +77,18 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+def database() -> Iterator[SqliteDatabase]:
     database = SqliteDatabase(":memory:")
-    world = World(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+async def world(database: SqliteDatabase) -> World:
+    world = World(Ledger(SqliteStore(database), SystemRng()))
     await world.ledger.open()
     await world.start()
-    yield world
-    database.close()
+    return world
 
 
 async def settled() -> None:
@@ -114,13 +118,16 @@ async def test_a_creation_that_takes_too_long_is_done_all_the_same(
 
 @pytest.mark.parametrize("has_partitions", [False, True])
 async def test_a_creation_that_another_coordinator_ends_is_not_refused(
-    world: World, has_partitions: bool, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    database: SqliteDatabase,
+    has_partitions: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The topic is stored: who asks the next coordinator must know that it may be its own."""
     decide_each = world.ledger.decide_each
 
     async def too_late(*given: Any) -> Any:
-        await Ledger(SqliteStore(world.database), SystemRng()).open()
+        await Ledger(SqliteStore(database), SystemRng()).open()
         return await decide_each(*given)
 
     if not has_partitions:
