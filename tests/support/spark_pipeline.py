@@ -21,6 +21,7 @@ def main(bootstrap: str, folder: Path, records: str) -> None:
             "spark.ui.enabled": "false",
             "spark.driver.memory": "512m",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",  # docs/SPARK.md
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
