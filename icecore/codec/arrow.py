@@ -151,7 +151,7 @@ def _column_of(name: str, columns: BatchColumns, partition: int, schema_id: int)
         case "timestamp":
             return _numbers(_MILLIS, columns.timestamps)
         case "append_timestamp":
-            return _numbers(_MILLIS, np.full(count, columns.append_timestamp_ms, "<i8"))
+            return _numbers(_MILLIS, columns.append_timestamps)
         case "key":
             return _NO_KEYS.first(count) if columns.keys is None else columns.keys.to_arrow()
         case "value":

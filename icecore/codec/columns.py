@@ -179,6 +179,8 @@ class BatchColumns:
     keys: BinaryColumn | None
     values: BinaryColumn
     headers: ListColumn | None
+    each_append_timestamp_ms: Int64s | None = None
+    """Of each record, where several batches were joined (``codec/runs.py``)."""
 
     def __len__(self) -> int:
         return len(self.index.timestamps)
@@ -187,6 +189,12 @@ class BatchColumns:
     def timestamps(self) -> Int64s:
         """Event times in ms."""
         return self.index.timestamps
+
+    @property
+    def append_timestamps(self) -> Int64s:
+        """The leader's times in ms."""
+        each = self.each_append_timestamp_ms
+        return np.full(len(self), self.append_timestamp_ms, "<i8") if each is None else each
 
     @property
     def tags(self) -> ListColumn | None:
@@ -203,6 +211,7 @@ class BatchColumns:
     def part(self, start: int, end: int) -> "BatchColumns":
         """Records ``start`` to ``end``, exclusive, as a batch of their own."""
         index, deltas = self.index, self.index.offset_deltas
+        appended = self.each_append_timestamp_ms
         return BatchColumns(
             self.base_offset + (start if deltas is None else 0),
             self.append_timestamp_ms,
@@ -214,6 +223,7 @@ class BatchColumns:
             None if self.keys is None else self.keys.part(start, end),
             self.values.part(start, end),
             None if self.headers is None else self.headers.part(start, end),
+            None if appended is None else appended[start:end],
         )
 
     def tag_tuples(self) -> list[tuple[str, ...]]:
@@ -243,8 +253,8 @@ class BatchColumns:
             self.tag_tuples(),
             self.header_tuples(),
             offsets.tolist(),
+            self.append_timestamps.tolist(),
         )
         if start:
             columns = tuple(islice(column, start, None) for column in columns)
-        shared = repeat(self.append_timestamp_ms), repeat(partition), repeat(topic)
-        return list(map(Record, *columns, *shared))
+        return list(map(Record, *columns, repeat(partition), repeat(topic)))

@@ -301,6 +301,7 @@ class Consumer:
     def batches(self, columns: Sequence[str] | None = None) -> "AsyncIterator[pa.RecordBatch]":
         """Arrow record batches: offset, timestamp, append_timestamp, key, value, tags, headers,
         partition; of several topics also topic. Of one topic, schema metadata hold its name.
+        Each is of one partition; what was stored in small batches comes as larger ones.
         Needs pyarrow.
 
         Args:

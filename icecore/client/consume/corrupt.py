@@ -60,6 +60,13 @@ class Decoder:
             self._refuse(chunk, error)
             return None
 
+    def try_decode(self, chunk: Chunk) -> BatchColumns | None:
+        """The columns of a batch; None when it can't be decoded, and nothing else happens."""
+        try:
+            return decode(chunk.data, chunk.position, chunk.header)
+        except (CorruptBatchError, BatchTooLargeError):
+            return None
+
     def decode_rows(
         self, chunk: Chunk, names: tuple[str, ...] | None = None
     ) -> "RowGroupRows | None":

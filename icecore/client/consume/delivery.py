@@ -14,7 +14,9 @@ from icecore.client.consume.corrupt import Decoder
 from icecore.client.consume.fetcher import Fetcher
 from icecore.client.consume.position_saver import Hand
 from icecore.client.consume.reader import Chunk, Reader
+from icecore.codec.columns import BatchColumns
 from icecore.codec.record import Record
+from icecore.codec.runs import RUN_BYTES_MAX, join
 from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError
 
@@ -173,38 +175,54 @@ class Delivery:
                 continue
             else:
                 return None
-            rows = self._rows(chunk, first_offset, names)
+            rows, end_offset = self._rows(chunk, first_offset, names)
             reader = chunk.reader
-            reader.pass_by(chunk.header.end_offset)
+            reader.pass_by(end_offset)
             if rows is not None:
                 self.hand.held = _Rows(reader.topic, reader.partition, first_offset)
                 return rows
 
     def _rows(
         self, chunk: Chunk, first_offset: int, names: tuple[str, ...]
-    ) -> "pa.RecordBatch | None":
+    ) -> "tuple[pa.RecordBatch | None, int]":
+        """Of a batch, and of small ones behind it; where the last of them ends."""
         import pyarrow as pa
 
         from icecore.codec.arrow import record_batch
 
         if chunk.is_row_group:
-            return self._rows_of_group(chunk, first_offset, names)
-        reader, columns = chunk.reader, self._decoder.decode(chunk)
-        if columns is None:
-            return None
+            return self._rows_of_group(chunk, first_offset, names), chunk.header.end_offset
+        reader, alone = chunk.reader, self._decoder.decode(chunk)
+        if alone is None:
+            return None, chunk.header.end_offset
+        columns, end_offset = self._with_following(alone, chunk)
         start, end = 0, len(columns)
         if first_offset > chunk.header.base_offset:
             start = int(columns.offsets.searchsorted(first_offset))
         if reader.end_offset is not None:
             end = int(columns.offsets.searchsorted(reader.end_offset))
         if end <= start:
-            return None
+            return None, end_offset
         rows = record_batch(columns, reader.topic, reader.partition, names, chunk.header.schema_id)
         rows = rows if end - start == len(columns) else rows.slice(start, end - start)
-        if self._selection.is_empty:
-            return rows
-        rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
-        return rows if rows.num_rows else None
+        if not self._selection.is_empty:
+            rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
+        return (rows if rows.num_rows else None), end_offset
+
+    def _with_following(self, columns: BatchColumns, chunk: Chunk) -> tuple[BatchColumns, int]:
+        """A batch and the small ones behind it that were fetched, as one; where they end."""
+        run, length = [columns], chunk.header.batch_length
+        if not self._selection.is_empty:  # it looks at hashes of keys
+            return columns, chunk.header.end_offset
+        while (following := self._fetcher.following(chunk)) is not None:
+            length += following.header.batch_length
+            found = None if length > RUN_BYTES_MAX else self._decoder.try_decode(following)
+            if found is None:  # what can't be decoded is told of when its turn comes
+                break
+            self._fetcher.take()
+            run.append(found)
+            chunk = following
+        return join(run), chunk.header.end_offset
 
     def _rows_of_group(
         self, chunk: Chunk, first_offset: int, names: tuple[str, ...]

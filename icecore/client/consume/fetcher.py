@@ -24,6 +24,7 @@ from icecore.client.consume.waiting_polls import Asked, WaitingPolls
 from icecore.client.consume.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
 from icecore.codec.batch import BATCH_BYTES_CAP, LeaderFlag, iter_batches, verify_producer_crc
 from icecore.codec.columns import has_pyarrow
+from icecore.codec.runs import may_follow
 from icecore.codec.selection import Selection
 from icecore.errors import (
     CorruptBatchError,
@@ -167,18 +168,27 @@ class Fetcher:
     def take(self) -> Chunk | None:
         """The next fetched chunk that no seek has made void; makes room for more."""
         found = None
-        was_full = self._buffered_bytes >= self._buffer_bytes
+        was_full, has_more_room = self._buffered_bytes >= self._buffer_bytes, False
         while found is None and self.chunks:
             chunk = self.chunks.popleft()
             reader, length = chunk.reader, chunk.header.batch_length
             self._buffered_bytes -= length
             if chunk.generation == reader.generation:
                 found = chunk
-                was_full = was_full or reader.buffered_bytes >= self._fetch_bytes
+                has_more_room = 0 <= reader.buffered_bytes - self._fetch_bytes < length
                 reader.buffered_bytes -= length
-        if was_full:  # nothing else of what was taken lets a partition be fetched that was not
-            self.look()
+        if self._buffered_bytes < self._buffer_bytes and (was_full or has_more_room):
+            self.look()  # nothing else that is taken lets a partition be fetched that was not
         return found
+
+    def following(self, chunk: Chunk) -> Chunk | None:
+        """The next fetched chunk, which stays there, if it can be joined to this one and the loop
+        need not have a turn before."""
+        if self.is_turn_due or not self.chunks:
+            return None
+        found, reader = self.chunks[0], chunk.reader
+        is_next = found.reader is reader and found.generation == reader.generation
+        return found if is_next and may_follow(chunk.header, found.header) else None
 
     async def give_turn(self) -> None:
         """Let the loop look and send what is due: who takes fetched batches only never waits."""

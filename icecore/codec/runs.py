@@ -1,0 +1,67 @@
+"""Neighbouring small batches as the columns of one.
+
+What a batch costs its reader hardly depends on how many records it has: to make Arrow columns of
+one takes as long as to copy a hundred kilobytes. Where records are spread over many partitions
+batches are small, so neighbours are put together first; only large ones stay views of what came.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from icecore.codec.batch import BatchHeader, ProducerFlag
+from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, all_valid
+
+RUN_BYTES_MAX: Final = 256 << 10
+"""Of the batches of a run, as they are stored: as much as a large batch has."""
+_SMALL_BYTES_MAX: Final = 64 << 10
+"""A batch that is larger is worth columns of its own, without a copy."""
+_PLAIN: Final = ProducerFlag.NO_TAGS | ProducerFlag.NO_HEADERS | ProducerFlag.NO_HEADER_HASHES
+
+
+def may_follow(before: BatchHeader, header: BatchHeader) -> bool:
+    """Whether ``header`` is of a batch that can be joined to the one before it."""
+    return (
+        header.base_offset == before.end_offset
+        and header.producer_flags == before.producer_flags
+        and header.schema_id == before.schema_id
+        and header.producer_flags & _PLAIN == _PLAIN
+        and not (header.leader_flags or before.leader_flags)
+        and max(header.batch_length, before.batch_length) <= _SMALL_BYTES_MAX
+    )
+
+
+def join(run: Sequence[BatchColumns]) -> BatchColumns:
+    """Decoded batches, each of which ``may_follow`` the one before it, as one; values are copied.
+
+    There are no hashes of keys: who looks at these looks at each batch.
+    """
+    if len(run) == 1:
+        return run[0]
+    keys = [each.keys for each in run if each.keys is not None]
+    return BatchColumns(
+        run[0].base_offset,
+        run[-1].append_timestamp_ms,
+        IndexColumns(np.concatenate([each.timestamps for each in run])),
+        _joined(keys) if keys else None,
+        _joined([each.values for each in run]),
+        None,
+        np.repeat(
+            np.array([each.append_timestamp_ms for each in run], "<i8"),
+            [len(each) for each in run],
+        ),
+    )
+
+
+def _joined(columns: Sequence[BinaryColumn]) -> BinaryColumn:
+    starts = accumulate((len(each.data) for each in columns[:-1]), initial=0)
+    ends = [each.offsets[1:] + start for each, start in zip(columns, starts, strict=True)]
+    offsets = np.concatenate([columns[0].offsets[:1], *ends])
+    if any(each.has_nulls for each in columns):
+        masks = np.concatenate([each.mask() for each in columns])
+        bits = np.packbits(masks, bitorder="little").tobytes()
+    else:
+        bits = all_valid(len(offsets) - 1)
+    return BinaryColumn(bits, offsets, memoryview(b"".join(each.data for each in columns)))
