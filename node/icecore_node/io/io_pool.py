@@ -6,11 +6,13 @@ writes it, syncs each touched file once, writes one index batch, and hands all r
 in one call: the cost of an fsync and of a thread switch is shared by the whole group. What may
 wait is bounded by the callers (bytes in flight of produces, credits of replication).
 
-A lone small append has nobody to share with. While its worker is idle and recent syncs were short
-(``short_syncs.py``), the loop writes and syncs it itself, at the end of the turn in which it came:
-what followers are to get has left by then. The worker and the loop never process at the same time,
-and everything else is as on the worker, the end of the process included. Appends that wait for no
-disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all of a turn.
+A lone small append has nobody to share with. While its worker is idle it waits for the end of the
+turn in which it came: what followers are to get has left by then. Where recent syncs were short
+(``short_syncs.py``), the loop then writes and syncs it itself, else it goes to the worker, with
+which the loop would have had to share the interpreter before. The worker and the loop never process
+at the same time, and everything else is as on the worker, the end of the process included. Appends
+that wait for no disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all
+of a turn.
 
 Logs with ``flush_mode=async`` are written and not synced (``AppendRequest.sync_within_ms``); that
 happens beside their worker (``put_off_syncs.py``).
@@ -103,7 +105,7 @@ class IoWorker:
         self._metrics = metrics
         self._syncs = syncs
         self._lone: list[_Append | _Operation] = []
-        """Appends of this turn that the loop may write itself at its end."""
+        """Appends of this turn that wait for its end."""
         self._lone_blocking = 0
         """So many of them wait for a disk, with"""
         self._lone_bytes = 0
@@ -123,7 +125,7 @@ class IoWorker:
         item = _Append(request, owner, blocks)
         lone = self._lone
         if not lone:
-            if not (self._queue.is_idle and (not blocks or self._syncs.may_inline())):
+            if not self._queue.is_idle:
                 self._queue.submit(item)
                 return
             self._lone_blocking = self._lone_bytes = 0
@@ -133,15 +135,8 @@ class IoWorker:
             self._lone_blocking += 1
             for mark in request.marks:
                 self._lone_bytes += mark.length_bytes
-            if not self._may_stay():
+            if self._lone_blocking > self._lone_max or self._lone_bytes > LONE_BYTES_MAX:
                 self._hand_over()
-
-    def _may_stay(self) -> bool:
-        """Whether the loop may write what is here."""
-        if not self._lone_blocking:
-            return True
-        is_small = self._lone_blocking <= self._lone_max and self._lone_bytes <= LONE_BYTES_MAX
-        return is_small and self._syncs.may_inline()
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Run a blocking function after all appends enqueued so far. Raises what it raises."""
@@ -173,7 +168,7 @@ class IoWorker:
             self._queue.submit(item)
 
     def _end_of_turn(self) -> None:
-        if not self._may_stay():  # another worker's sync was a long one, this very turn
+        if self._lone_blocking and not self._syncs.may_inline():
             self._hand_over()
             return
         lone, self._lone = self._lone, []
