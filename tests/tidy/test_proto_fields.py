@@ -57,7 +57,6 @@ NOT_WRITTEN: dict[Field, str] = {
 """Why production code does not write it."""
 NOT_READ: dict[Field, str] = {
     **{each: why for each, why in NOT_WRITTEN.items() if why == FRAMED},
-    ("QueryPartitionResult", "high_watermark"): ANSWERS,
     ("ProducePartitionResult", "epoch"): ANSWERS,
     ("ProducePartitionResult", "flush_mode"): ANSWERS,
     ("FetchPartitionResult", "epoch"): ANSWERS,

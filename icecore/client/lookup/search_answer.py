@@ -80,7 +80,7 @@ def read_answer(
     Raises:
         InternalError: The node is broken.
         NotReplicaError: It does not know of all that it was asked for.
-        NotLeaderError: The segment that took appends is sealed by now: others follow it.
+        NotLeaderError: Others follow the segment that took appends, which may not be sealed yet.
         IcecoreError: What it answered instead.
     """
     who = f"node {group.node_id}"
@@ -92,6 +92,11 @@ def read_answer(
     taking_appends = {each.segment_id for each in group.segments if each.end_offset < 0}
     if any(each.sealed and each.segment_id in taking_appends for each in result.segments):
         raise NotLeaderError(f"{who} has sealed the segment that took appends")
+    if any(
+        each.end_offset < result.high_watermark and each.segment_id in taking_appends
+        for each in result.segments
+    ):
+        raise NotLeaderError(f"{who} has records behind the segment that took appends")
     _check_count(who, result, count)
     records = _records(question, group, result)
     offsets = [*map(_OFFSET, records)]

@@ -55,6 +55,17 @@ class PartitionAnswer:
         starts = [held.log_start_offset, *(each.log_start_offset for each in cold)]
         self._low = max(asked.from_offset, *starts)
         self._high = max(self._low, min(limit, max([self.high_watermark, *lost])))
+        self._end_with_what_is_named()
+
+    def _end_with_what_is_named(self) -> None:
+        """Where segments are named, nothing is said of what lies behind the last of them: it was
+        not looked at. Whoever named them may not know yet that there is more."""
+        if self._segment_ids:
+            named = self._pieces((self._low, self._high), newest_first=True)
+            last = next(named, None)
+            if last is not None:
+                self._high = last.end_offset
+                self.visible_end = min(self.visible_end, self._high)
 
     def range_of(self, offset: int) -> OffsetRange:
         """What this page may look at when the one before ended at an offset."""
@@ -67,11 +78,14 @@ class PartitionAnswer:
     def pieces_of(self, asked: OffsetRange, *, is_first: bool) -> Iterator[Piece]:
         """What to search, in order. What has no place in the range comes first, on the first
         page."""
-        only = self._segment_ids
         if is_first:
             yield from self._out_of_place()
-        for piece in pieces(self._replicas, asked, newest_first=self.newest_first):
-            for each in filled(piece, self._cold, newest_first=self.newest_first):
+        yield from self._pieces(asked, newest_first=self.newest_first)
+
+    def _pieces(self, asked: OffsetRange, *, newest_first: bool) -> Iterator[Piece]:
+        only = self._segment_ids
+        for piece in pieces(self._replicas, asked, newest_first=newest_first):
+            for each in filled(piece, self._cold, newest_first=newest_first):
                 if not only or _segment_of(each) in only:
                     yield each
 

@@ -325,6 +325,23 @@ async def test_damage_makes_the_answer_incomplete_and_the_replica_unknown(
     assert outcomes(again)[1] == (2, "unavailable") and not again.complete
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_nothing_is_said_of_what_lies_behind_the_segments_that_were_named(
+    node: QueryNode, newest_first: bool
+) -> None:
+    """Whoever asks knows the second segment as the last one, and this node the third."""
+    asked = [data_pb2.QueryPartition(segment_ids=[1, 2])]
+    for max_count in (100, 2):
+        pages = await node.pages(
+            filter=A, partitions=asked, newest_first=newest_first, max_count=max_count
+        )
+        assert sorted(offsets(*pages)) == [0, 3, 7, 8, 11, 15]
+        for page in pages:
+            assert page.partitions[0].indexed_through_offset == 16
+            assert page.partitions[0].searched_to_offset <= 16
+            assert page.partitions[0].high_watermark == 20
+
+
 async def test_a_damaged_active_segment_is_named_though_nobody_knows_its_end(
     node: QueryNode,
 ) -> None:

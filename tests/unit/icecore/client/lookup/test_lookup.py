@@ -848,3 +848,30 @@ async def test_bad_arguments(cluster: FakeCluster) -> None:
 def test_not_replica_is_retriable() -> None:
     """What the search relies on."""
     assert NotReplicaError.retriable
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("max_count", [2, 100])
+async def test_a_leader_whose_earlier_segment_is_not_sealed_yet(
+    cluster: FakeCluster, newest_first: bool, max_count: int
+) -> None:
+    """It leads the next one already; who asks knows of the earlier one alone."""
+    (partition,) = cluster.add_topic("t")
+    async with lookup(cluster) as search, producer(cluster) as p:
+        for _ in range(4):
+            await p.send_and_wait("t", b"before")
+        assert len((await search.find()).records) == 4
+        earlier = partition.tail
+        partition.open(earlier.record.leader, earlier.record.replicas)
+        for _ in range(4):
+            await p.send_and_wait("t", b"later")
+
+        def unsealed(_: int, answer: data_pb2.QueryResponse) -> None:
+            for line in answer.partitions[0].segments:
+                line.sealed = False
+
+        cluster.on_query = unsealed
+        pages = await all_pages(search, newest_first=newest_first, max_count=max_count)
+        found = sorted(each.offset for page in pages for each in page.records)
+        assert found == [*range(8)]
+        assert pages[0].indexed_through == {0: 8}
