@@ -15,7 +15,9 @@ from icecore.codec.batch import BatchHeader, ProducerFlag
 from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, all_valid
 
 RUN_BYTES_MAX: Final = 256 << 10
-"""Of the batches of a run, as they are stored: as much as a large batch has."""
+"""Of the columns of a run, inflated: as much as a large batch has."""
+RUN_BATCHES_MAX: Final = 64
+"""Of a run, which takes some milliseconds of the loop: more of them would gain nothing."""
 _SMALL_BYTES_MAX: Final = 64 << 10
 """A batch that is larger is worth columns of its own, without a copy."""
 _PLAIN: Final = ProducerFlag.NO_TAGS | ProducerFlag.NO_HEADERS | ProducerFlag.NO_HEADER_HASHES
@@ -29,8 +31,13 @@ def may_follow(before: BatchHeader, header: BatchHeader) -> bool:
         and header.schema_id == before.schema_id
         and header.producer_flags & _PLAIN == _PLAIN
         and not (header.leader_flags or before.leader_flags)
-        and max(header.batch_length, before.batch_length) <= _SMALL_BYTES_MAX
+        and max(size_of(header), size_of(before)) <= _SMALL_BYTES_MAX
     )
+
+
+def size_of(header: BatchHeader) -> int:
+    """Bytes of a batch's columns, inflated."""
+    return header.index_length + header.uncompressed_length
 
 
 def join(run: Sequence[BatchColumns]) -> BatchColumns:

@@ -16,7 +16,7 @@ from icecore.client.consume.position_saver import Hand
 from icecore.client.consume.reader import Chunk, Reader
 from icecore.codec.columns import BatchColumns
 from icecore.codec.record import Record
-from icecore.codec.runs import RUN_BYTES_MAX, join
+from icecore.codec.runs import RUN_BATCHES_MAX, RUN_BYTES_MAX, join, size_of
 from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError
 
@@ -211,12 +211,13 @@ class Delivery:
 
     def _with_following(self, columns: BatchColumns, chunk: Chunk) -> tuple[BatchColumns, int]:
         """A batch and the small ones behind it that were fetched, as one; where they end."""
-        run, length = [columns], chunk.header.batch_length
+        run, length = [columns], size_of(chunk.header)
         if not self._selection.is_empty:  # it looks at hashes of keys
             return columns, chunk.header.end_offset
         while (following := self._fetcher.following(chunk)) is not None:
-            length += following.header.batch_length
-            found = None if length > RUN_BYTES_MAX else self._decoder.try_decode(following)
+            length += size_of(following.header)
+            is_full = len(run) == RUN_BATCHES_MAX or length > RUN_BYTES_MAX
+            found = None if is_full else self._decoder.try_decode(following)
             if found is None:  # what can't be decoded is told of when its turn comes
                 break
             self._fetcher.take()

@@ -7,7 +7,8 @@ import pytest_asyncio
 
 from icecore import Consumer, Producer
 from icecore.codec import batch, record
-from icecore.codec.runs import RUN_BYTES_MAX
+from icecore.codec.batch import Codec
+from icecore.codec.runs import RUN_BATCHES_MAX, RUN_BYTES_MAX
 from tests.support.fake_cluster import FakeCluster, FakePartition
 
 
@@ -100,6 +101,25 @@ async def test_a_run_is_no_larger_than_a_large_batch(cluster: FakeCluster) -> No
         sizes = [rows.column("value").nbytes async for rows in c.batches()]
     assert len(sizes) == 4
     assert max(sizes) <= RUN_BYTES_MAX
+
+
+async def test_what_inflates_to_much_is_not_joined(cluster: FakeCluster) -> None:
+    (partition,) = cluster.add_topic("inflated")
+    for length in (1 << 20, 1 << 20, 40 << 10, 40 << 10):
+        append(partition, [bytes(length)], codec=Codec.ZSTD)
+    assert all(len(raw) < 1000 for _, _, raw in partition.tail.batches)
+    async with Consumer(cluster.bootstrap, "inflated", net=cluster.net, stop_at_end=True) as c:
+        rows = [each.num_rows async for each in c.batches()]
+    assert rows == [1, 1, 2]
+
+
+async def test_a_run_of_single_records_ends_as_well(cluster: FakeCluster) -> None:
+    (partition,) = cluster.add_topic("single")
+    for _ in range(2 * RUN_BATCHES_MAX + 1):
+        append(partition, [b"v"])
+    async with Consumer(cluster.bootstrap, "single", net=cluster.net, stop_at_end=True) as c:
+        rows = [each.num_rows async for each in c.batches()]
+    assert rows == [RUN_BATCHES_MAX, RUN_BATCHES_MAX, 1]
 
 
 async def test_a_filter_sees_each_batch(cluster: FakeCluster) -> None:
