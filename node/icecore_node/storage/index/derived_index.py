@@ -1,18 +1,15 @@
 """The index as the engine uses it: derived data. To lose it costs time, never a replica or a node.
 
 It may lag behind the files and never leads them (R55). A batch that finds no room is written with a
-later one. So are the few entries of a lone small append, whose write would cost more than they do
-and most of which the next append replaces: for no longer than until the next ``flush``, before
-which a power cut takes what was written as well. A damaged database is removed and an empty one
-created, at start-up and at run time. The durable end of each log is known here and written at once;
-points come back with new appends and with the scans of the next start. Until then look-ups in older
-parts take longer.
+later one. A damaged database is removed and an empty one created, at start-up and at run time. The
+durable end of each log is known here and written at once; points come back with new appends and
+with the scans of the next start. Until then look-ups in older parts take longer.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
 from icecore.process.log import event
@@ -23,9 +20,6 @@ from icecore_node.storage.index.points import Put
 T = TypeVar("T")
 
 _LAGGING_PUTS_MAX = 1000
-LATE_WRITES_MAX: Final = 64
-"""Of lone appends, that a killed process may leave out: so many small batches more are read by the
-next start."""
 _log = logging.getLogger(__name__)
 
 
@@ -44,12 +38,9 @@ class DerivedIndex:
         """Over each call, so that nobody uses a database that is being thrown away."""
         self._flush_lock = Lock()
         """Over ``flush``, which waits for the disk; taken after the other one, if both are."""
-        self._lagging: dict[tuple[str, bytes], bytes] = {}
-        """By family and key, in the order in which they came."""
-        self._late_writes = 0
-        """So many are among them."""
+        self._lagging: list[Put] = []
         self._shortage: IcecoreError | None = None
-        """Why others are."""
+        """Why they lag."""
         self._is_off = False
         """It could not be begun anew; tried again with each flush."""
         self.lag_count = 0
@@ -64,21 +55,10 @@ class DerivedIndex:
     def write(self, puts: Iterable[Put]) -> None:
         """As ``Index.write``, or later."""
         with self._lock:
-            self._write(puts)
+            self._write([*self._lagging, *puts])
 
-    def write_late(self, puts: Iterable[Put]) -> None:
-        """As ``write``, with what comes later; what it replaces by then is not written."""
-        with self._lock:
-            for family, key, value in puts:
-                self._lagging[family, key] = value
-            self._late_writes += 1
-            if self._late_writes >= LATE_WRITES_MAX:
-                self._write(())
-
-    def _write(self, later: Iterable[Put]) -> None:
-        """What lags, then what came later."""
-        puts = [*((*key, value) for key, value in self._lagging.items()), *later]
-        self._lagging, self._late_writes = {}, 0
+    def _write(self, puts: list[Put]) -> None:
+        self._lagging = []
         if self._is_off:
             return
         try:
@@ -88,8 +68,7 @@ class DerivedIndex:
             # Acks go on. A later durable entry covers the ones that are dropped, and a missing
             # point only makes a look-up scan further.
             self.lag_count += 1
-            kept = puts[-_LAGGING_PUTS_MAX:]
-            self._lagging = {(family, key): value for family, key, value in kept}
+            self._lagging = puts[-_LAGGING_PUTS_MAX:]
             if self.lag_count == 1:
                 event(_log, logging.ERROR, "index_lags", error=error)
         except StorageError as error:
@@ -145,11 +124,9 @@ class DerivedIndex:
         """As ``Index.delete_range``. Raises shortages, because it can't be done later."""
         with self._lock:
             # What was to be written before must not come back after it.
-            self._lagging = {
-                (of, key): value
-                for (of, key), value in self._lagging.items()
-                if of != family or not lower <= key < upper
-            }
+            self._lagging = [
+                put for put in self._lagging if put[0] != family or not lower <= put[1] < upper
+            ]
             if self._is_off:
                 return
             try:
@@ -163,7 +140,7 @@ class DerivedIndex:
         """As ``Index.flush``, including what lags. Raises shortages."""
         with self._lock:
             if self._lagging:
-                self._write(())
+                self._write(self._lagging)
             if self._lagging and self._shortage is not None:
                 raise self._shortage
             rebuilds = self.rebuilds

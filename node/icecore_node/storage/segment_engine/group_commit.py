@@ -16,8 +16,7 @@ Errors of a part stay with its requests; the other parts of the round go on. Onl
 raised: after it nobody knows what is on disk, and a second one would succeed and prove nothing.
 
 **The order** is that of ADR 0003: write, sync, index, answer. The index may lag behind the file and
-never leads it (R55); ``log.end``, which readers and acks go by, moves between sync and index. What
-a lone small append tells the index goes there with what comes later (``DerivedIndex.write_late``).
+never leads it (R55); ``log.end``, which readers and acks go by, moves between sync and index.
 
 **Logs that are not synced at once** (``log.flush``, R80): write, index, answer, and ``sync`` later.
 Index and ``log.end`` then tell of bytes that a power cut may take. A start asks first whether there
@@ -54,7 +53,6 @@ instead of two changed nothing.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, OutOfSpaceError
 from icecore.model import SegmentId
@@ -70,9 +68,6 @@ from icecore_node.storage.segment_engine.segment_log import (
     SegmentLog,
     StoreSettings,
 )
-
-_LONE_BYTES_MAX: Final = 32 << 10
-_LONE_PUTS_MAX: Final = 4
 
 
 class _Part:
@@ -249,7 +244,7 @@ class GroupCommit:
         for part in [*synced, *put_off]:
             puts += self._became_durable(part)
         if puts:
-            (self._index.write_late if _is_lone(written, puts) else self._index.write)(puts)
+            self._index.write(puts)
 
     # --- what is synced later -----------------------------------------------------------------
 
@@ -423,15 +418,6 @@ class GroupCommit:
             target = need
             log.file.allocate(have, target - have)
         log.allocated = target
-
-
-def _is_lone(parts: Sequence[_Part], puts: Sequence[Put]) -> bool:
-    """Whether the index may hear of it with what comes later: a small append, on disk."""
-    return (
-        len(puts) <= _LONE_PUTS_MAX
-        and sum(part.total_bytes for part in parts) <= _LONE_BYTES_MAX
-        and not any(part.is_put_off for part in parts)
-    )
 
 
 def _fail(part: _Part, error: IcecoreError) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from icecore.errors import IcecoreError, OutOfResourcesError, OutOfSpaceError, StorageError
-from icecore_node.storage.index.derived_index import LATE_WRITES_MAX, DerivedIndex
+from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put
 from tests.simulation.index import SimIndex, SimIndexDisk
 
@@ -57,48 +57,6 @@ def test_what_finds_no_room_is_written_later_in_its_order(
     assert index.get("durable", b"k") == b"2"
     assert index.get("offset", b"k") == b"1"
     assert index.rebuilds == 0
-
-
-def test_what_is_late_comes_with_the_next_write_or_flush(
-    index: DerivedIndex, inner: Failing
-) -> None:
-    index.write_late([("durable", b"k", b"1"), ("offset", b"k", b"1")])
-    index.write_late([("durable", b"k", b"2")])
-    assert inner.get("durable", b"k") is None
-    index.write([("durable", b"other", b"1")])
-    assert (inner.get("durable", b"k"), inner.get("offset", b"k")) == (b"2", b"1")
-    index.write_late([("durable", b"k", b"3")])
-    index.flush()
-    assert inner.get("durable", b"k") == b"3"
-
-
-def test_so_much_is_late_and_no_more(index: DerivedIndex, inner: Failing) -> None:
-    for number in range(2 * LATE_WRITES_MAX - 1):
-        index.write_late([("durable", b"k", b"%d" % number)])
-    assert inner.get("durable", b"k") == b"%d" % (LATE_WRITES_MAX - 1)
-
-
-def test_what_is_late_does_not_come_back_after_it_was_deleted(
-    index: DerivedIndex, inner: Failing
-) -> None:
-    index.write_late([("offset", b"k", b"1"), ("offset", b"m", b"1"), ("time", b"k", b"1")])
-    index.delete_range("offset", b"k", b"l")
-    index.flush()
-    assert inner.get("offset", b"k") is None
-    assert (inner.get("offset", b"m"), inner.get("time", b"k")) == (b"1", b"1")
-
-
-@pytest.mark.parametrize("shortage", [OutOfSpaceError("full"), OutOfResourcesError("EMFILE")])
-def test_what_is_late_and_finds_no_room_is_told_of(
-    index: DerivedIndex, inner: Failing, shortage: IcecoreError
-) -> None:
-    inner.change = shortage
-    index.write_late([("durable", b"k", b"1")])
-    with pytest.raises(type(shortage)):
-        index.flush()
-    inner.change = None
-    index.flush()
-    assert inner.get("durable", b"k") == b"1"
 
 
 def test_a_damaged_one_begins_with_what_stands_and_what_was_to_be_written(

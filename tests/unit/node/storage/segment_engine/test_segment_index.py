@@ -21,7 +21,6 @@ from icecore_node.storage.engine import (
     LogEnd,
     NewLog,
 )
-from icecore_node.storage.index.derived_index import LATE_WRITES_MAX
 from icecore_node.storage.index.entries import Entries
 from icecore_node.storage.index.entry_keys import FAMILY, PREFIX
 from icecore_node.storage.index.points import Put
@@ -102,10 +101,7 @@ class Bench:
 
         self.engine.seal(number, tail.end_offset, tail.digest, remember)
 
-    def restart(self, power_cut: random.Random | None = None, *, is_flushed: bool = True) -> None:
-        """A power cut, or the process is killed: a second after the last append, or right then."""
-        if is_flushed and power_cut is None:
-            self.engine.index.flush()
+    def restart(self, power_cut: random.Random | None = None) -> None:
         if power_cut is not None:
             self.disk.power_cut(power_cut)
             self.index_disk.power_cut(power_cut)
@@ -267,33 +263,6 @@ def test_batches_without_keys_and_tags_are_no_gap_after_a_restart() -> None:
     assert tend_all(bench.engine.index) < 5
     bench.add(log, keyed([b"k"]), keyed([None]))
     bench.restart()
-    assert check_found(bench.engine.index, log) == []
-
-
-def test_entries_of_lone_appends_that_a_killed_process_left_out_are_a_gap_until_tended() -> None:
-    bench = Bench()
-    log = bench.opened()
-    for number in range(LATE_WRITES_MAX + 3):
-        bench.add(log, keyed([b"k%d" % number]))
-    assert check_found(bench.engine.index, log) == []
-    bench.restart(is_flushed=False)
-    assert check_found(bench.engine.index, log) == [(100 + LATE_WRITES_MAX, log.tail.end_offset)]
-    tend_all(bench.engine.index)
-    assert check_found(bench.engine.index, log) == []
-
-
-def test_what_lags_of_a_log_that_is_cut_does_not_come_back() -> None:
-    bench = Bench()
-    log = bench.opened()
-    bench.add(log, keyed([b"k"]))
-    bench.engine.index.flush()
-    bench.add(log, keyed([b"lags"]))
-    cut(bench, log, 1)
-    bench.add(log, keyed([b"m"]))
-    check_found(bench.engine.index, log)
-    bench.restart()
-    check_found(bench.engine.index, log)
-    tend_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 

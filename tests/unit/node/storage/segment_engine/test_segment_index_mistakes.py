@@ -80,7 +80,6 @@ def test_what_an_entry_costs_until_it_is_sealed(per_batch: int, runs: int) -> No
     for number in range(count):
         first = number * per_batch
         bench.add(log, keyed([b"k%d" % (first + i) for i in range(per_batch)]))
-        bench.engine.index.flush()
         bench.engine.index.tend()
     tend_all(bench.engine.index)
     entries = count * per_batch

@@ -220,8 +220,8 @@ def test_an_index_that_rots_at_run_time_is_begun_anew() -> None:
     request = log.request(1)
     node.store.append_group([request])
     assert request.error is None
-    node.store.index.flush()
     assert not node.index.is_rotten
+    node.index.flush()
     # The durable end is known again at once: a log that lost its end is noticed.
     file = node.disk.names[file_name(log.identity)]
     file.truncate(FILE_HEADER_LENGTH + 300)
