@@ -20,7 +20,8 @@ def answer_query(
     """One page of one partition of a ``FakePartition``."""
     (asked,) = request.partitions
     high = partition.tail.end
-    end = min(asked.to_offset or high, high)
+    named = [each.end for each in partition.segments if each.record.segment_id in asked.segment_ids]
+    end = min(asked.to_offset or high, high, *named[-1:])
     low = min(max(asked.from_offset, partition.log_start), end)
     answer = data_pb2.QueryResponse(complete=True)
     result = answer.partitions.add(

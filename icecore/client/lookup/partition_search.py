@@ -244,8 +244,7 @@ class PartitionSearch:
             self._note_end(visible_end)
         if answer.missing is None or not self._question.newest_first:
             end = visible_end if answer.missing is None else answer.reached
-            # The node may know of more by now, which is behind what it was asked for.
-            self.indexed_through = max(self.indexed_through, min(end, group.to_offset or end))
+            self.indexed_through = max(self.indexed_through, end)
         self.is_over = self.is_over or self._is_past_limit()
         if self._offset == before and answer.missing is None and not self.is_over:
             raise InternalError(f"node {group.node_id} searched nothing of what it was asked for")

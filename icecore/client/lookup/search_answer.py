@@ -92,10 +92,8 @@ def read_answer(
     taking_appends = {each.segment_id for each in group.segments if each.end_offset < 0}
     if any(each.sealed and each.segment_id in taking_appends for each in result.segments):
         raise NotLeaderError(f"{who} has sealed the segment that took appends")
-    if any(
-        each.end_offset < result.high_watermark and each.segment_id in taking_appends
-        for each in result.segments
-    ):
+    ends = [each.end_offset for each in result.segments if each.segment_id in taking_appends]
+    if ends and max(ends) < result.high_watermark:
         raise NotLeaderError(f"{who} has records behind the segment that took appends")
     _check_count(who, result, count)
     records = _records(question, group, result)
