@@ -3,6 +3,7 @@
 What a batch costs its reader hardly depends on how many records it has: to make Arrow columns of
 one takes as long as to copy a hundred kilobytes. Where records are spread over many partitions
 batches are small, so neighbours are put together first; only large ones stay views of what came.
+Most runs are decoded together (``run_decoding.py``), the others batch by batch.
 """
 
 from collections.abc import Sequence
@@ -11,16 +12,21 @@ from typing import Final
 
 import numpy as np
 
-from icecore.codec.batch import BatchHeader, ProducerFlag
+from icecore.codec.batch import BatchHeader
 from icecore.codec.columns import BatchColumns, BinaryColumn, IndexColumns, all_valid
+from icecore.codec.decoding import decode
+from icecore.codec.run_decoding import PLAIN, decode_together
+from icecore.errors import BatchTooLargeError, CorruptBatchError
 
-RUN_BYTES_MAX: Final = 256 << 10
-"""Of the columns of a run, inflated: as much as a large batch has."""
+RUN_BYTES_MAX: Final = 2 << 20
+"""Of the columns of a run, inflated: more than an answer has of a partition, unless it was asked
+for, so that no rest of it is an Arrow batch of its own."""
 RUN_BATCHES_MAX: Final = 64
 """Of a run, which takes some milliseconds of the loop: more of them would gain nothing."""
 _SMALL_BYTES_MAX: Final = 64 << 10
 """A batch that is larger is worth columns of its own, without a copy."""
-_PLAIN: Final = ProducerFlag.NO_TAGS | ProducerFlag.NO_HEADERS | ProducerFlag.NO_HEADER_HASHES
+_FEW: Final = 12
+"""Fewer batches are decoded one by one: that costs less."""
 
 
 def may_follow(before: BatchHeader, header: BatchHeader) -> bool:
@@ -29,7 +35,7 @@ def may_follow(before: BatchHeader, header: BatchHeader) -> bool:
         header.base_offset == before.end_offset
         and header.producer_flags == before.producer_flags
         and header.schema_id == before.schema_id
-        and header.producer_flags & _PLAIN == _PLAIN
+        and header.producer_flags & PLAIN == PLAIN
         and not (header.leader_flags or before.leader_flags)
         and max(size_of(header), size_of(before)) <= _SMALL_BYTES_MAX
     )
@@ -38,6 +44,32 @@ def may_follow(before: BatchHeader, header: BatchHeader) -> bool:
 def size_of(header: BatchHeader) -> int:
     """Bytes of a batch's columns, inflated."""
     return header.index_length + header.uncompressed_length
+
+
+def decode_run(
+    data: memoryview, places: Sequence[tuple[int, BatchHeader]]
+) -> tuple[BatchColumns, int]:
+    """The columns of batches as those of one, and of how many: of those before the first but one
+    that can't be decoded.
+
+    There are no hashes of keys where there are several: who looks at these looks at each batch.
+
+    Args:
+        data: Holds the batches.
+        places: Position and checked header of each; each ``may_follow`` the one before it.
+
+    Raises:
+        CorruptBatchError, BatchTooLargeError: Of the first one, as ``decoding.decode``.
+    """
+    if len(places) >= _FEW and (columns := decode_together(data, places)) is not None:
+        return columns, len(places)
+    run = [decode(data, *places[0])]
+    for position, header in places[1:]:
+        try:
+            run.append(decode(data, position, header))
+        except (CorruptBatchError, BatchTooLargeError):
+            break
+    return join(run), len(run)
 
 
 def join(run: Sequence[BatchColumns]) -> BatchColumns:

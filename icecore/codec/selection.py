@@ -47,7 +47,7 @@ class Selection:
     to_timestamp_ms: int | None = None
     """Exclusive."""
 
-    @property
+    @cached_property
     def is_empty(self) -> bool:
         """Whether every record is wanted."""
         return self == Selection()

@@ -6,11 +6,13 @@ silence.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from icecore.client.consume.reader import Chunk, Reader
 from icecore.codec.columns import BatchColumns
 from icecore.codec.decoding import decode
+from icecore.codec.runs import decode_run
 from icecore.errors import BatchTooLargeError, ConfigurationError, CorruptBatchError
 from icecore.process.log import event
 
@@ -60,12 +62,19 @@ class Decoder:
             self._refuse(chunk, error)
             return None
 
-    def try_decode(self, chunk: Chunk) -> BatchColumns | None:
-        """The columns of a batch; None when it can't be decoded, and nothing else happens."""
+    def decode_run(self, run: Sequence[Chunk]) -> tuple[BatchColumns | None, int]:
+        """The columns of neighbours (``Fetcher.run``) as those of one batch, and of how many: one
+        that can't be decoded ends a run, and is passed over or raised as the first of the next one.
+
+        Raises:
+            CorruptBatchError: As ``decode``, of the first one.
+        """
+        places = [(chunk.position, chunk.header) for chunk in run]
         try:
-            return decode(chunk.data, chunk.position, chunk.header)
-        except (CorruptBatchError, BatchTooLargeError):
-            return None
+            return decode_run(run[0].data, places)
+        except (CorruptBatchError, BatchTooLargeError) as error:
+            self._refuse(run[0], error)
+            return None, 1
 
     def decode_rows(
         self, chunk: Chunk, names: tuple[str, ...] | None = None

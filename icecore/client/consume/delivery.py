@@ -14,9 +14,7 @@ from icecore.client.consume.corrupt import Decoder
 from icecore.client.consume.fetcher import Fetcher
 from icecore.client.consume.position_saver import Hand
 from icecore.client.consume.reader import Chunk, Reader
-from icecore.codec.columns import BatchColumns
 from icecore.codec.record import Record
-from icecore.codec.runs import RUN_BATCHES_MAX, RUN_BYTES_MAX, join, size_of
 from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError
 
@@ -192,10 +190,14 @@ class Delivery:
 
         if chunk.is_row_group:
             return self._rows_of_group(chunk, first_offset, names), chunk.header.end_offset
-        reader, alone = chunk.reader, self._decoder.decode(chunk)
-        if alone is None:
-            return None, chunk.header.end_offset
-        columns, end_offset = self._with_following(alone, chunk)
+        reader, run = chunk.reader, [chunk]
+        if self._selection.is_empty:  # else it looks at hashes of keys
+            run = self._fetcher.run(chunk)
+        columns, count = self._decoder.decode_run(run)
+        self._fetcher.take_run(run[1:count])
+        end_offset = run[count - 1].header.end_offset
+        if columns is None:
+            return None, end_offset
         start, end = 0, len(columns)
         if first_offset > chunk.header.base_offset:
             start = int(columns.offsets.searchsorted(first_offset))
@@ -208,22 +210,6 @@ class Delivery:
         if not self._selection.is_empty:
             rows = rows.filter(pa.array(self._selection.matches(columns)[start:end]))
         return (rows if rows.num_rows else None), end_offset
-
-    def _with_following(self, columns: BatchColumns, chunk: Chunk) -> tuple[BatchColumns, int]:
-        """A batch and the small ones behind it that were fetched, as one; where they end."""
-        run, length = [columns], size_of(chunk.header)
-        if not self._selection.is_empty:  # it looks at hashes of keys
-            return columns, chunk.header.end_offset
-        while (following := self._fetcher.following(chunk)) is not None:
-            length += size_of(following.header)
-            is_full = len(run) == RUN_BATCHES_MAX or length > RUN_BYTES_MAX
-            found = None if is_full else self._decoder.try_decode(following)
-            if found is None:  # what can't be decoded is told of when its turn comes
-                break
-            self._fetcher.take()
-            run.append(found)
-            chunk = following
-        return join(run), chunk.header.end_offset
 
     def _rows_of_group(
         self, chunk: Chunk, first_offset: int, names: tuple[str, ...]

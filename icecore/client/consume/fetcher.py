@@ -13,7 +13,8 @@ that lie behind and those at the end are asked for apart (``places.py``).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from icecore.client.cluster.connection import Connection
@@ -24,7 +25,7 @@ from icecore.client.consume.waiting_polls import Asked, WaitingPolls
 from icecore.client.consume.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
 from icecore.codec.batch import BATCH_BYTES_CAP, LeaderFlag, iter_batches, verify_producer_crc
 from icecore.codec.columns import has_pyarrow
-from icecore.codec.runs import may_follow
+from icecore.codec.runs import RUN_BATCHES_MAX, RUN_BYTES_MAX, may_follow, size_of
 from icecore.codec.selection import Selection
 from icecore.errors import (
     CorruptBatchError,
@@ -167,28 +168,48 @@ class Fetcher:
 
     def take(self) -> Chunk | None:
         """The next fetched chunk that no seek has made void; makes room for more."""
-        found = None
-        was_full, has_more_room = self._buffered_bytes >= self._buffer_bytes, False
-        while found is None and self.chunks:
+        while self.chunks:
             chunk = self.chunks.popleft()
             reader, length = chunk.reader, chunk.header.batch_length
-            self._buffered_bytes -= length
             if chunk.generation == reader.generation:
-                found = chunk
-                has_more_room = 0 <= reader.buffered_bytes - self._fetch_bytes < length
-                reader.buffered_bytes -= length
+                self._make_room(length, reader)
+                return chunk
+            self._make_room(length, None)
+        return None
+
+    def _make_room(self, length: int, reader: Reader | None) -> None:
+        """So many bytes were taken, of a reader unless they were void."""
+        was_full, has_more_room = self._buffered_bytes >= self._buffer_bytes, False
+        self._buffered_bytes -= length
+        if reader is not None:
+            has_more_room = 0 <= reader.buffered_bytes - self._fetch_bytes < length
+            reader.buffered_bytes -= length
         if self._buffered_bytes < self._buffer_bytes and (was_full or has_more_room):
             self.look()  # nothing else that is taken lets a partition be fetched that was not
-        return found
 
-    def following(self, chunk: Chunk) -> Chunk | None:
-        """The next fetched chunk, which stays there, if it can be joined to this one and the loop
-        need not have a turn before."""
-        if self.is_turn_due or not self.chunks:
-            return None
-        found, reader = self.chunks[0], chunk.reader
-        is_next = found.reader is reader and found.generation == reader.generation
-        return found if is_next and may_follow(chunk.header, found.header) else None
+    def run(self, chunk: Chunk) -> list[Chunk]:
+        """A chunk that was taken, and the next ones, which stay here, as far as they came with it
+        and can be joined to it; it is alone where the loop must have a turn before."""
+        run, length = [chunk], size_of(chunk.header)
+        if self.is_turn_due or length > RUN_BYTES_MAX:
+            return run
+        for found in islice(self.chunks, RUN_BATCHES_MAX - 1):
+            is_next = found.data is chunk.data and found.generation == chunk.generation
+            if not (is_next and may_follow(run[-1].header, found.header)):
+                break
+            length += size_of(found.header)
+            if length > RUN_BYTES_MAX:
+                break
+            run.append(found)
+        return run
+
+    def take_run(self, following: Sequence[Chunk]) -> None:
+        """Take the next ones, too, which ``run`` has found: all of them, or the first ones."""
+        for _ in following:
+            self.chunks.popleft()
+        if following:
+            length = sum(each.header.batch_length for each in following)
+            self._make_room(length, following[0].reader)
 
     async def give_turn(self) -> None:
         """Let the loop look and send what is due: who takes fetched batches only never waits."""
@@ -216,18 +237,7 @@ class Fetcher:
         self._waiting.free_moved(self._metadata.view)
         if self._buffered_bytes >= self._buffer_bytes:
             return
-        wanting: dict[tuple[int, bool], list[Reader]] = {}
-        for reader in self.readers.values():
-            if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
-                continue
-            if reader.topic in self._recreated:
-                continue
-            node_id = reader.node_id or self._metadata.view.leader(reader.topic, reader.partition)
-            if node_id and self._metadata.view.address(node_id):
-                wanting.setdefault((node_id, reader.is_behind), []).append(reader)
-            else:
-                self._failed(reader, NotLeaderError("there is no leader at the moment"))
-        for (node_id, is_behind), readers in wanting.items():
+        for (node_id, is_behind), readers in self._wanting().items():
             empty_polls = None if is_behind else min(reader.empty_polls for reader in readers)
             place = self._places.take(node_id, empty_polls)
             if place is not None:  # else the end of another one makes us look again
@@ -238,6 +248,25 @@ class Fetcher:
                     reader.is_busy = True
                     reader.asked += 1
                 self._start(self._fetch(place, readers))
+
+    def _wanting(self) -> dict[tuple[int, bool], list[Reader]]:
+        """Who wants data, by the node to ask and whether something is there to be read."""
+        found: dict[tuple[int, bool], list[Reader]] = {}
+        view = self._metadata.view
+        reachable = {node_id for node_id in view.nodes if view.address(node_id)}
+        for reader in self.readers.values():
+            if reader.is_busy or reader.is_at_end or reader.buffered_bytes >= self._fetch_bytes:
+                continue
+            if reader.topic in self._recreated:
+                continue
+            node_id = reader.node_id
+            if not node_id and (known := view.partition(reader.topic, reader.partition)):
+                node_id = known.leader
+            if node_id in reachable:
+                found.setdefault((node_id, reader.is_behind), []).append(reader)
+            else:
+                self._failed(reader, NotLeaderError("there is no leader at the moment"))
+        return found
 
     def _note_recreated(self) -> None:
         for topic, topic_id in self.topic_ids.items():

@@ -4,7 +4,7 @@ The consumer moves a reader, the fetcher reads ahead for it. A chunk remembers i
 of its reader it was fetched, so that a seek makes void what was fetched before.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from icecore.codec.batch import BatchHeader, LeaderFlag
 from icecore.errors import IcecoreError
@@ -125,8 +125,7 @@ class Reader:
         self.avoided.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One fetched batch. Records below ``from_offset`` were not asked for."""
 
     reader: Reader

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from icecore import Admin, Consumer, Producer, blocking
 from icecore.client.cluster.connection import Connection
-from icecore.client.consume import delivery, saved_positions
+from icecore.client.consume import fetcher, saved_positions
 from icecore.client.consume.saved_positions import Place, SavedPositions
 from icecore.errors import (
     IcecoreError,
@@ -96,7 +96,7 @@ async def test_an_interval_saves_what_is_processed(cluster: FakeCluster) -> None
 async def test_arrow_rows_are_held_back_as_well(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "RUN_BYTES_MAX", 0)  # each batch comes alone
+    monkeypatch.setattr(fetcher, "RUN_BYTES_MAX", 0)  # each batch comes alone
     async with consumer(cluster, save_interval_s=OFTEN_S) as c:
         found = c.batches()
         assert (await anext(found)).num_rows == 10
