@@ -742,7 +742,7 @@ class QueryPartition(_message.Message):
     """exclusive; 0 = the high watermark"""
     @_builtins.property
     def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """only these; empty = all that this node holds"""
+        """only these; empty = all that this node holds. One that is not"""
 
     def __init__(
         self,

@@ -226,6 +226,10 @@ class QueryHandler:
             what = f"segment {replica.segment_id} is damaged here"
             fail(done, NotReplicaError(what, segment_id=replica.segment_id))
             return None
+        if work.is_short(replica):
+            what = f"others know more of segment {replica.segment_id}, which is not sealed here yet"
+            fail(done, NotReplicaError(what, segment_id=replica.segment_id))
+            return None
         try:
             if work.explain_only:
                 await self._explain(work, replica, piece, page, done)

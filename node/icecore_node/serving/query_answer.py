@@ -5,6 +5,7 @@ read, is a piece too, so that an answer is complete only when every part of it w
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Final
 
 from icecore.errors import IcecoreError, NotReplicaError
@@ -55,7 +56,28 @@ class PartitionAnswer:
         starts = [held.log_start_offset, *(each.log_start_offset for each in cold)]
         self._low = max(asked.from_offset, *starts)
         self._high = max(self._low, min(limit, max([self.high_watermark, *lost])))
+        self._short = frozenset(self._named_and_short(asked.to_offset or inf))
         self._end_with_what_is_named()
+
+    def _named_and_short(self, limit: float) -> Iterator[SegmentId]:
+        """Named segments, not sealed here yet, of which there may be more than readers see here.
+
+        The next one here begins further on; or this process never led the last one, and only who
+        led it knows what was acknowledged: a node that was restarted does not.
+        """
+        next_base = inf
+        for replica in reversed(self._replicas) if self._segment_ids else ():
+            if replica.life is Life.GONE:
+                continue
+            if replica.segment_id in self._segment_ids and _is_open(replica):
+                knows_all = next_base == inf and replica.led_in_this_process
+                if not knows_all and replica.high_watermark < min(next_base, limit):
+                    yield replica.segment_id
+            next_base = replica.base_offset
+
+    def is_short(self, replica: Replica) -> bool:
+        """Whether others know more of its segment, so that nothing of it is told here."""
+        return replica.segment_id in self._short
 
     def _end_with_what_is_named(self) -> None:
         """Where segments are named, nothing is said of what lies behind the last of them: it was
@@ -86,7 +108,8 @@ class PartitionAnswer:
         only = self._segment_ids
         for piece in pieces(self._replicas, asked, newest_first=newest_first):
             for each in filled(piece, self._cold, newest_first=newest_first):
-                if not only or _segment_of(each) in only:
+                segment_id = _segment_of(each)
+                if not only or (segment_id in only and segment_id not in self._short):
                     yield each
 
     def _out_of_place(self) -> Iterator[Piece]:
@@ -94,6 +117,9 @@ class PartitionAnswer:
         here.update(each.segment_id for each in self._cold)
         for segment_id in sorted(self._segment_ids - here):
             yield Piece(None, 0, 0, SegmentId(segment_id))
+        for replica in self._replicas if self._short else ():
+            if self.is_short(replica):
+                yield Piece(replica, replica.base_offset, replica.base_offset)
         if not self._replicas:
             return
         tail = self._replicas[-1]
@@ -132,6 +158,10 @@ def _segment_of(piece: Piece) -> SegmentId:
     if piece.replica is not None:
         return piece.replica.segment_id
     return NO_SEGMENT if piece.cold is None else piece.cold.segment_id
+
+
+def _is_open(replica: Replica) -> bool:
+    return replica.life.is_intact and not replica.sealed
 
 
 def _is_damaged(replica: Replica) -> bool:

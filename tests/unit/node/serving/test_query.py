@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -21,6 +21,7 @@ from icecore.codec.selection import Selection
 from icecore.rpc.filters import selection_to_proto
 from icecore.rpc.record_columns import from_proto
 from icecore.v1 import common_pb2, data_pb2
+from icecore_node.replica.life import Life
 from icecore_node.serving import clear_sink, log_search
 from icecore_node.serving.clear_records import append_record, record_size, record_sizes, size_of
 from icecore_node.serving.query_request import Place, checked_query, continuation
@@ -29,7 +30,14 @@ from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGT
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import TOPIC
 from tests.support.poison import garbage_in_frame
-from tests.support.query_setup import NothingKnown, QueryNode, Stored, cut_gaps, records_of
+from tests.support.query_setup import (
+    NothingKnown,
+    QueryNode,
+    Stored,
+    StubRole,
+    cut_gaps,
+    records_of,
+)
 
 KEYS = (None, b"", b"a", b"b", b"\xff\xfe\x00", b"long" * 20_000)
 TAGS = ("x", "y", "ü", "")
@@ -340,6 +348,49 @@ async def test_nothing_is_said_of_what_lies_behind_the_segments_that_were_named(
             assert page.partitions[0].indexed_through_offset == 16
             assert page.partitions[0].searched_to_offset <= 16
             assert page.partitions[0].high_watermark == 20
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("known", [8, 13])
+async def test_a_named_segment_that_ends_here_before_the_next_begins_is_missing(
+    node: QueryNode, newest_first: bool, known: int
+) -> None:
+    """This node followed the second segment and leads the third; the seal of the second waits, and
+    its last watermark was never heard here."""
+    followed = node.replicas[2]
+    followed.sealed_end_offset, followed.life = None, Life.LED
+    followed.role = cast(Any, StubRole(known))
+    asked = data_pb2.QueryPartition(segment_ids=[1, 2, 3])
+    page = await node.query(filter=A, partitions=[asked], newest_first=newest_first)
+    assert sorted(outcomes(page)) == [(1, "index"), (2, "unavailable"), (3, "index")]
+    assert not page.complete and sorted(offsets(page)) == [0, 3, 7, 16, 19]
+    asked.to_offset = known
+    page = await node.query(filter=A, partitions=[asked], newest_first=newest_first)
+    assert page.complete, "what was asked for is known here"
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("known", [16, 20])
+async def test_only_who_led_a_named_segment_knows_how_far_it_goes(
+    node: QueryNode, newest_first: bool, known: int
+) -> None:
+    """A leader that was restarted has all of it, and does not know what it had acknowledged."""
+    node.append(3, keyed(b"a"))
+    restarted = node.replicas[3]
+    restarted.led_in_this_process = False
+    restarted.role = cast(Any, StubRole(known))
+    asked = data_pb2.QueryPartition(segment_ids=[2, 3])
+    page = await node.query(filter=A, partitions=[asked], newest_first=newest_first)
+    assert sorted(outcomes(page)) == [(2, "index"), (3, "unavailable")]
+    assert page.partitions[0].segments[0].error.reason == "NOT_REPLICA"
+    assert not page.complete and sorted(offsets(page)) == [8, 11, 15]
+    asked.to_offset = known
+    assert (await node.query(filter=A, partitions=[asked], newest_first=newest_first)).complete
+    del asked.segment_ids[:]
+    asked.to_offset = 0
+    page = await node.query(filter=A, partitions=[asked], newest_first=newest_first)
+    assert page.complete, "who names none is told what is known here"
+    assert page.partitions[0].indexed_through_offset == known
 
 
 async def test_a_damaged_active_segment_is_named_though_nobody_knows_its_end(
