@@ -176,21 +176,23 @@ class Metadata:
         if (wait_ms := _DISTANCE_MS - self._age_ms()) > 0:
             await asyncio.sleep(wait_ms / 1000)
         before, names = self._view, sorted(self._names)
+        asked_ms = self._now_ms()
         answer = await self._ask(before, names, self._timeout_s)
         view, errors = self._with(answer, before, self._errors)
-        newest_ms = self._now_ms() - answer.age_ms
+        newest_ms = asked_ms - answer.age_ms  # on its way it grew older
         if any(name not in before.topics for name in names):
             end_ms = self._now_ms() + _OPINIONS_MS
             for _ in range(_OPINIONS_MAX - 1):
                 left_ms = end_ms - self._now_ms()
                 if answer.age_ms <= STALE_MS or left_ms <= 0:
                     break
+                asked_ms = self._now_ms()
                 try:
                     answer = await self._ask(view, names, left_ms / 1000)
                 except IcecoreError:
                     break  # nobody else is there
                 view, errors = self._with(answer, view, errors)
-                newest_ms = max(newest_ms, self._now_ms() - answer.age_ms)
+                newest_ms = max(newest_ms, asked_ms - answer.age_ms)
         self._view = view  # while it was asked, some topic may have been forgotten
         self._errors = {name: why for name, why in errors.items() if name in self._names}
         self._newest_ms = max(self._newest_ms, newest_ms)

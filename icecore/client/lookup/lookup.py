@@ -310,11 +310,11 @@ class Lookup:
             parts,
             question,
             newest_first=asked.newest_first,
-            planned_age_ms=partial(self._planned_age_ms, numbers),
+            planned_age_ms=partial(self._planned_age_ms, parts),
         )
 
-    def _planned_age_ms(self, partitions: Sequence[int]) -> int:
-        moments = [self._metadata.newest_ms, *map(self._chains.newest_ms, partitions)]
+    def _planned_age_ms(self, parts: Sequence[PartitionSearch]) -> int:
+        moments = [self._metadata.newest_ms, *(each.planned_ms for each in parts)]
         return max(0, round(self._connection.clock.monotonic_ms() - min(moments)))
 
     async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[Standing]:

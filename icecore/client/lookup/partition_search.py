@@ -83,6 +83,7 @@ class PartitionSearch:
         self.is_over = self._is_past_limit()
         """Nothing is left but what was found."""
         self._outcomes: dict[int, SegmentOutcome] = {}
+        self._planned_ms: float | None = None
         self._avoided: dict[tuple[int, int], IcecoreError] = {}
         """By segment and node."""
         self._failing_since_ms: dict[int, float] = {}
@@ -96,6 +97,14 @@ class PartitionSearch:
             offset = first + 1 if self._question.newest_first else first
             return Standing(self.partition, offset, self._limit)
         return None if self.is_over else Standing(self.partition, self._offset, self._limit)
+
+    @property
+    def planned_ms(self) -> float:
+        """A moment of the monotonic clock: what this was planned on was the newest then. What is
+        learned once its end was seen adds nothing behind that end."""
+        if self._planned_ms is not None:
+            return self._planned_ms
+        return self._cluster.chains.newest_ms(self.partition)
 
     def take_outcomes(self) -> list[SegmentOutcome]:
         """What became of segments since the last call."""
@@ -240,11 +249,14 @@ class PartitionSearch:
         if answer.missing is not None:
             assert answer.error is not None
             self._avoided[answer.missing.segment_id, group.node_id] = answer.error
-        elif group.has_open:
-            self._note_end(visible_end)
-        if answer.missing is None or not self._question.newest_first:
-            end = visible_end if answer.missing is None else answer.reached
-            self.indexed_through = max(self.indexed_through, end)
+        # From the newest record down the end comes first, whatever is missing below it.
+        is_end_first = self._question.newest_first and answer.missing is not group.segments[0]
+        if answer.missing is None or is_end_first:
+            self.indexed_through = max(self.indexed_through, visible_end)
+            if group.has_open:
+                self._note_end(visible_end)
+        elif not self._question.newest_first:
+            self.indexed_through = max(self.indexed_through, answer.reached)
         self.is_over = self.is_over or self._is_past_limit()
         if self._offset == before and answer.missing is None and not self.is_over:
             raise InternalError(f"node {group.node_id} searched nothing of what it was asked for")
@@ -252,6 +264,7 @@ class PartitionSearch:
     def _note_end(self, visible_end: int) -> None:
         """The partition ends there for this question: what comes later is not part of the answer,
         so that all its pages are one answer."""
+        self._planned_ms = self.planned_ms
         self._seen_end = max(self._seen_end, visible_end)
         if not self._question.newest_first:
             ends = (self._limit, max(visible_end, 0))

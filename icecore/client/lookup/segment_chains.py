@@ -81,6 +81,7 @@ class SegmentChains:
 
         async def ask(from_offset: int, some: list[int]) -> None:
             async with places:
+                asked_ms = self._connection.clock.monotonic_ms()
                 answer = await find_segments(
                     self._connection,
                     self._metadata,
@@ -90,8 +91,8 @@ class SegmentChains:
                     timeout_s=timeout_s,
                 )
             found.extend(answer.segments)
-            newest_ms = self._connection.clock.monotonic_ms() - answer.age_ms
-            self._newest_ms |= dict.fromkeys(some, newest_ms)
+            # On its way the answer grew older.
+            self._newest_ms |= dict.fromkeys(some, asked_ms - answer.age_ms)
 
         await all_of(ask(from_offset, some) for from_offset, some in wanted.items())
         for partition in [each for some in wanted.values() for each in some]:

@@ -820,6 +820,29 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
+async def test_newest_first_the_end_was_seen_whatever_is_missing_below_it(
+    cluster: FakeCluster,
+) -> None:
+    (partition,) = cluster.add_topic("t")
+    async with lookup(cluster) as search, producer(cluster) as p:
+        await p.send_and_wait("t", b"before")
+        partition.open(partition.tail.record.leader, partition.tail.record.replicas)
+        for _ in range(3):
+            await p.send_and_wait("t", b"later")
+        asked: list[int] = []
+
+        def lack_the_earlier(node_id: int, answer: data_pb2.QueryResponse) -> None:
+            asked.append(node_id)
+            if len(asked) == 1:
+                answer.complete = False
+                answer.partitions[0].segments[0].outcome = data_pb2.SEARCH_OUTCOME_ELSEWHERE
+
+        cluster.on_query = lack_the_earlier
+        page = await search.find(newest_first=True)
+    assert [each.offset for each in page.records] == [3, 2, 1, 0]
+    assert page.complete and page.indexed_through == {0: 4} and len(asked) == 2
+
+
 async def test_bad_arguments(cluster: FakeCluster) -> None:
     cluster.add_topic("t", 2)
     async with lookup(cluster) as search:
