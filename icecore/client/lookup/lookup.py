@@ -419,10 +419,13 @@ def _count(max_count: Any) -> int:
 
 
 def _seen_end(asked: _Asked, standing: Standing) -> int:
-    """What a page before knew to be there. An end that the question gave may lie beyond it."""
-    if asked.newest_first or standing.limit in (OPEN, asked.offsets[1]):
-        return max(0, standing.offset)
-    return standing.limit
+    """What a page before knew to be there. What the question gave may lie beyond it."""
+    low, high = asked.offsets
+    if asked.newest_first:
+        return 0 if standing.offset in (OPEN, high) else standing.offset
+    if standing.limit not in (OPEN, high):
+        return standing.limit
+    return 0 if standing.offset == low else standing.offset
 
 
 def _after(append_time: TimeLike, moment_ms: int) -> int:

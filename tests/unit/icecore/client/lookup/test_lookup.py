@@ -843,6 +843,33 @@ async def test_newest_first_the_end_was_seen_whatever_is_missing_below_it(
     assert page.complete and page.indexed_through == {0: 4} and len(asked) == 2
 
 
+@pytest.mark.parametrize(
+    "asked", [{"newest_first": True, "to_offset": 100}, {"from_offset": 100}, {"to_offset": 100}]
+)
+async def test_a_page_that_ended_with_nothing_claims_nothing_of_what_the_question_gave(
+    cluster: FakeCluster, asked: dict[str, Any]
+) -> None:
+    """Nobody could search the partition before the time of the first page was over."""
+    cluster.add_topic("t")
+    is_away = [True]
+
+    def lack_all(_: int, answer: data_pb2.QueryResponse) -> None:
+        if is_away:
+            answer.complete = False
+            answer.partitions[0].segments[0].outcome = data_pb2.SEARCH_OUTCOME_ELSEWHERE
+
+    cluster.on_query = lack_all
+    async with lookup(cluster, timeout_s=2, patience_s=30) as search, producer(cluster) as p:
+        for _ in range(4):
+            await p.send_and_wait("t", b"v")
+        before = await search.find(**asked)
+        assert before.continuation and not before.records
+        is_away.clear()
+        page = await search.find(**asked, continuation=before.continuation)
+    assert page.complete and not page.continuation and page.indexed_through == {0: 4}
+    assert len(page.records) == (0 if "from_offset" in asked else 4)
+
+
 async def test_bad_arguments(cluster: FakeCluster) -> None:
     cluster.add_topic("t", 2)
     async with lookup(cluster) as search:
