@@ -5,10 +5,12 @@ alone may be lost with it: they are counted, not judged. So may what was in a se
 up (R82); that this was right is judged where it happens (``losses.py``).
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from icecore.codec.selection import Selection
 from icecore.model import Acks
@@ -41,6 +43,14 @@ def acks_checked(history: History) -> int:
 def answers_checked(history: History) -> int:
     """How many complete answers that name records were compared with the logs."""
     return sum(answer.is_complete and bool(answer.records) for answer in history.answers)
+
+
+def lookups_checked(history: History) -> int:
+    """How many of these were look-ups."""
+    return sum(
+        answer.is_complete and bool(answer.records) and answer.promise is not None
+        for answer in history.answers
+    )
 
 
 def lost_by_leader_acks(history: History) -> int:
@@ -252,6 +262,34 @@ def answers(history: History) -> Iterator[Violation]:
                 yield Violation("query_missed", partition, f"{who}: not {offset}, {value[:30]!r}")
 
 
+def behind(history: History) -> Iterator[Violation]:
+    """Look-ups: an answer that calls itself complete has what was acknowledged before its plan was
+    made, and what the leader of its plan showed before the question was asked."""
+    final = {partition: sorted(records) for partition, records in history.final.items()}
+    acked_s: dict[tuple[Partition, int], float] = {}
+    for produce in _promised(history):
+        place = produce.partition, produce.offset
+        acked_s[place] = min(produce.ended_s, acked_s.get(place, inf))
+    for answer in history.answers:
+        partition, promise = answer.partition, answer.promise
+        if promise is None or not answer.is_complete:
+            continue
+        low = max(answer.searched[0], answer.indexed_through_offset)  # see ``answers``
+        low = max(low, history.log_start.get(partition, 0))
+        given, records = dict(answer.records), final.get(partition, [])
+        for offset, value in records[bisect_left(records, (low, b"")) :]:
+            is_acked = acked_s.get((partition, offset), inf) < promise.planned_s
+            if offset >= promise.to_offset or not (is_acked or offset < promise.led_to_offset):
+                continue
+            if history.is_given_up(partition, offset, answer.at_s):
+                continue
+            if offset not in given and _is_wanted(answer.selection, value):
+                why = "was acknowledged before" if is_acked else "its leader showed it"
+                who = f"{answer.node} at {answer.at_s:.3f}, planned at {promise.planned_s:.3f}"
+                what = f"{who}, of {answer.selection}: not {offset}, {value[:30]!r}, which {why}"
+                yield Violation("query_behind", partition, what)
+
+
 def _is_wanted(selection: Selection, value: bytes) -> bool:
     """As its key and its tags, which follow from the value, say."""
     tags = set(tags_of(value))
@@ -310,5 +348,5 @@ def tiling(history: History) -> Iterator[Violation]:
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     *(lost, phantom, aborted, duplicate, gap, order, realtime, poll, unseen, changed, watermark),
-    *(replicas, tiling, answers),
+    *(replicas, tiling, answers, behind),
 )

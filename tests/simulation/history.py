@@ -58,8 +58,22 @@ class WatermarkSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """What a look-up says, if it is complete, of records from ``indexed_through_offset`` on."""
+
+    to_offset: float
+    """Where the question ends, exclusive."""
+    planned_s: float
+    """Its plan knew of every segment that there was then."""
+    led_to_offset: int
+    """So far the process that led by this plan showed records when the question was asked, and
+    still did when it was answered."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """What one node said of one partition when it was asked who fulfils some conditions."""
+    """What was said of one partition to who asked for some conditions: by one node, or by a
+    look-up over all its pages."""
 
     node: str
     partition: Partition
@@ -71,6 +85,9 @@ class Answer:
     records: tuple[tuple[int, bytes], ...]
     """(offset, value), in the order in which they came."""
     at_s: float
+    """A look-up began then."""
+    promise: Promise | None = None
+    """Of a look-up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tests.simulation import mistakes_engines as engines
 from tests.simulation import mistakes_hand_over as hand_over
 from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_late as late
+from tests.simulation import mistakes_lookups as lookups
 from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
@@ -109,6 +110,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(late.late_seal_not_synced, "late_blackout"),
     Mutant(late.stop_without_sync, "late_stop"),
     Mutant(late.restart_empty_too_early, "late_survivor"),
+    Mutant(lookups.plan_is_believed, "seals_are_late"),
+    Mutant(lookups.unnamed_counts_as_searched, "seals_are_late"),
+    Mutant(lookups.holes_are_passed_over, "successors_lead_first"),
+    Mutant(lookups.restarted_leader_answers, "leaders_are_restarted"),
     Mutant(retention.intent_before_start, "records_expire"),
     Mutant(retention.tails_go, "records_expire"),
     Mutant(retention.wall_clock_counts, "records_expire", 2),

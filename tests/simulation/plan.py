@@ -60,6 +60,8 @@ class Plan:
     """At most one disk is damaged, so that no data may become unavailable."""
     may_page: bool = False
     """Somebody lies, so that a call for help is no problem."""
+    looks_up: bool = False
+    """A program asks by ``icecore.Lookup``, instead of somebody else (see ``askers``)."""
     begins_at_nodes: bool = False
     """Clients are given addresses of nodes, and no coordinator's."""
     all_acked: bool = False

@@ -1,10 +1,11 @@
 """Run many simulated worlds (``python -m tests.simulation.run --seeds 100``) or one (``--seed K``).
 
 One seed in ten runs twice and must give the same trace both times; after each ten of a swarm comes
-one staged world, for what a swarm meets too rarely. The last line sums up, the one before it counts
-faults by kind. A seed that fails prints what was wrong, the command that replays it, the few of its
-faults that suffice, and the line for ``regressions.txt``. Hashes of strings are fixed, since they
-order sets: without PYTHONHASHSEED=0 the run starts itself again with it.
+one staged world, for what a swarm meets too rarely, and one seed of three is a ``lookup_swarm``.
+The last line sums up, the one before it counts faults by kind. A seed that fails prints what was
+wrong, the command that replays it, the few of its faults that suffice, and the line for
+``regressions.txt``. Hashes of strings are fixed, since they order sets: without PYTHONHASHSEED=0
+the run starts itself again with it.
 """
 
 import argparse
@@ -18,15 +19,20 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.simulation import marks
-from tests.simulation.scenarios import SCENARIOS, STAGED, Report, run_seed
+from tests.simulation.scenarios import LOOKUP_SWARM, SCENARIOS, STAGED, Report, run_seed
 from tests.simulation.shrink import shrink
 from tests.simulation.tiered import STORE, TIERED
 
 REGRESSIONS = Path(__file__).with_name("regressions.txt")
-SUMMED = ("lost", "phantom", "duplicate", "gap", "query_missed", "query_wrong", "nondeterministic")
+SUMMED = (
+    *("lost", "phantom", "duplicate", "gap", "query_missed", "query_behind", "query_wrong"),
+    "nondeterministic",
+)
 TWICE_EACH = 10
 STAGED_EACH = 10
 """A swarm has one staged world after so many seeds."""
+LOOKUPS_EACH = 3
+"""Of so many seeds of a swarm one has a program that looks records up."""
 PROGRESS_S = 5.0
 SHRUNK_MAX = 3
 """Seeds of one run whose faults are shrunk; each takes up to 40 runs of its seed."""
@@ -94,7 +100,8 @@ def summary(reports: list[Report]) -> str:
     categories: Counter[str] = Counter()
     for report in reports:
         categories.update(report.categories)
-    [(_, seeds)] = Counter(report.scenario for report in reports).most_common(1)
+    ran = Counter(report.scenario.replace(LOOKUP_SWARM, "swarm") for report in reports)
+    [(_, seeds)] = ran.most_common(1)
     fields = {
         "seeds": seeds,
         "staged": len(reports) - seeds,
@@ -110,6 +117,7 @@ def summary(reports: list[Report]) -> str:
         ),
         "acks_checked": sum(report.acks_checked for report in reports),
         "answers_checked": sum(report.answers_checked for report in reports),
+        "lookups_checked": sum(report.lookups_checked for report in reports),
         **{name: categories[name] for name in SUMMED},
         "unavailable": sum(report.unavailable for report in reports),
         "surplus": sum(report.surplus for report in reports),
@@ -175,7 +183,10 @@ def jobs_of(scenario: str, seeds: Sequence[int], *, once: bool) -> list[tuple[st
     jobs: list[tuple[str, int, bool]] = []
     kinds = list(STAGED)
     for number, seed in enumerate(seeds):
-        jobs.append((scenario, seed, not once and number % TWICE_EACH == 0))
+        looks_up = scenario == "swarm" and seed % LOOKUPS_EACH == 0
+        jobs.append(
+            (LOOKUP_SWARM if looks_up else scenario, seed, not once and number % TWICE_EACH == 0)
+        )
         if scenario == "swarm" and seed % STAGED_EACH == 0:
             turn, kind = divmod(seed // STAGED_EACH - 1, len(kinds))
             jobs.append((kinds[kind], turn + 1, False))

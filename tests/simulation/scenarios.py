@@ -30,6 +30,7 @@ from tests.simulation import (
     directed_disks,
     directed_engines,
     directed_late,
+    directed_lookups,
     directed_overlap,
     directed_poison,
     directed_registry,
@@ -46,6 +47,7 @@ from tests.simulation import (
     schedule,
     shells,
 )
+from tests.simulation.askers import make_asker
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.copies import false_copies, split_logs, surplus_copies
 from tests.simulation.faults import Fault, Scene
@@ -63,8 +65,7 @@ from tests.simulation.plan import (
     engine_of,
     file_model_of,
 )
-from tests.simulation.readers import Wanderer, read_whole
-from tests.simulation.searcher import Searcher
+from tests.simulation.readers import read_whole
 from tests.simulation.stored_logs import index_problems
 from tests.simulation.workload import TailReader, Traffic, create_topic, small_requests
 
@@ -72,6 +73,7 @@ HEAL_S = 60.0
 GIVEN_UP = "(on_total_loss)"
 """In the page about a segment without a whole copy; whether that is so is judged in ``losses``."""
 WORLD_S = 900.0
+LOOKUP_SWARM = "lookup_swarm"
 
 
 @dataclass
@@ -91,6 +93,8 @@ class Report:
     """Those that happened, by kind."""
     acks_checked: int = 0
     answers_checked: int = 0
+    lookups_checked: int = 0
+    """Those of them that were look-ups."""
     lost_by_leader_acks: int = 0
     unavailable: int = 0
     """Segments that nobody can read, and of which the coordinator says so."""
@@ -198,6 +202,11 @@ def at_nodes_swarm_plan(seed: int) -> Plan:
     return replace(swarm_plan(seed), begins_at_nodes=True)
 
 
+def lookup_swarm_plan(seed: int) -> Plan:
+    """As a swarm, with a program that looks records up."""
+    return replace(swarm_plan(seed), looks_up=True)
+
+
 STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_disks.PLANS,
     **directed_storage.PLANS,
@@ -216,6 +225,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_shortage.PLANS,
     **directed_starts.PLANS,
     **directed_surplus.PLANS,
+    **directed_lookups.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
@@ -226,6 +236,7 @@ SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "shared_swarm": shared_swarm_plan,
     "shared_lagging_third": shared_lagging_third_plan,
     "at_nodes_swarm": at_nodes_swarm_plan,
+    LOOKUP_SWARM: lookup_swarm_plan,
     **STAGED,
 }
 
@@ -285,20 +296,15 @@ async def _run(world: World, plan: Plan, report: Report, losses: Losses) -> None
         watching = asyncio.create_task(world.watch())
         traffic = Traffic(world, TOPIC, plan)
         reader = TailReader(world, TOPIC, plan)
-        wanderer = Wanderer(world, TOPIC)
+        asker = make_asker(world, plan)
         traffic.start()
         reader.start()
-        searcher = Searcher(world, TOPIC, plan.partitions)
-        if world.seed % 2:  # each is as dear as a tenth of a world
-            wanderer.start()
-        else:
-            searcher.start()
+        asker.start()
         await schedule.inject(Scene(world, plan, traffic), plan.faults)
         world.heal()
         await asyncio.sleep(0.5)
         await traffic.finish(HEAL_S)
-        wanderer.stop()
-        searcher.stop()
+        asker.stop()
         await world.kept()
         # A coordinator that was just restarted believes for a lease what it last knew.
         await asyncio.sleep(plan.knobs.lease_ms / 1000 + 1)
@@ -393,6 +399,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
             report.categories[violation.category] += 1
         report.acks_checked = checkers.acks_checked(history)
         report.answers_checked = checkers.answers_checked(history)
+        report.lookups_checked = checkers.lookups_checked(history)
         report.lost_by_leader_acks = checkers.lost_by_leader_acks(history)
     report.events = world.loop.events
     report.virtual_s = world.loop.time()

@@ -1,6 +1,7 @@
 """Tests of the judge: a good history passes, and one bad history per category is caught."""
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.simulation.history import (
     Outcome,
     Partition,
     Produce,
+    Promise,
     Read,
     SegmentSeen,
     WatermarkSeen,
@@ -183,6 +185,48 @@ def test_an_answer_with_a_record_that_never_was() -> None:
     assert {each.category for each in check(History(answers=[answer], final={P: RECORDS}))} >= {
         "query_wrong"
     }
+
+
+def looked_up(
+    offsets: list[int],
+    promise: Promise,
+    *,
+    selection: Selection = KEY_1,
+    through: int = 3,
+    is_complete: bool = True,
+    given_up_s: float = -1.0,
+) -> set[str]:
+    """Categories of violations when a look-up that began at 5.2 s is answered with the records at
+    these offsets. Number n was acknowledged at n + 0.5 s; 1 and 6 have key 1."""
+    records = tuple(RECORDS[offset] for offset in offsets)
+    end = max([through, *(offset + 1 for offset in offsets)])
+    answer = Answer("x", P, selection, (0, end), is_complete, through, records, 5.2, promise)
+    produces = [
+        Produce("a", n, P, value, Acks.ALL, n, n + 0.5, Outcome.OK, n) for n, value in RECORDS
+    ]
+    history = History(produces=produces, answers=[answer], final={P: RECORDS}, log_start={P: 0})
+    history.given_up[P] = [(6, given_up_s)]
+    return {violation.category for violation in check(history)}
+
+
+def test_a_look_up_has_what_was_acknowledged_before_its_plan() -> None:
+    assert looked_up([1], Promise(inf, 6.4, 0)) == set()
+    assert looked_up([1], Promise(inf, 6.6, 0)) == {"query_behind"}
+    assert looked_up([1, 6], Promise(inf, 6.6, 0)) == set()
+    assert looked_up([1], Promise(6, 6.6, 0)) == set(), "it did not ask for it"
+    assert looked_up([1], Promise(inf, 6.6, 0), is_complete=False) == set()
+    assert looked_up([1], Promise(inf, 6.6, 0), through=7) == {"query_missed"}
+    assert (
+        looked_up([], Promise(inf, 6.6, 0), selection=Selection(tags_all=frozenset("x"))) == set()
+    )
+
+
+def test_a_look_up_has_what_the_leader_of_its_plan_showed() -> None:
+    assert looked_up([1], Promise(inf, 0.0, 6)) == set()
+    assert looked_up([1], Promise(inf, 0.0, 7)) == {"query_behind"}
+    assert looked_up([1, 6], Promise(inf, 0.0, 7)) == set()
+    assert looked_up([1], Promise(inf, 0.0, 7), given_up_s=5.3) == set()
+    assert looked_up([1], Promise(inf, 0.0, 7), given_up_s=5.1) == {"query_behind"}
 
 
 @pytest.mark.parametrize(

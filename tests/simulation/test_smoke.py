@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.simulation import directed_lookups
 from tests.simulation.run import regressions, replay_command, run_twice
 
 SMOKE_SEEDS = range(1, 13)
@@ -30,6 +31,11 @@ def test_many_faults_lose_nothing(seed: int) -> None:
 @pytest.mark.parametrize("scenario", ["coordinator_away", "cut_off_bootstrap", "at_nodes_swarm"])
 def test_clients_begin_at_nodes(scenario: str, seed: int) -> None:
     check(scenario, seed)
+
+
+@pytest.mark.parametrize("scenario", directed_lookups.PLANS)
+def test_look_ups_leave_nothing_out(scenario: str) -> None:
+    check(scenario, 1)
 
 
 @pytest.mark.parametrize(("scenario", "seed"), regressions())
