@@ -95,6 +95,10 @@ def read_answer(
     ends = [each.end_offset for each in result.segments if each.segment_id in taking_appends]
     if ends and max(ends) < result.high_watermark:
         raise NotLeaderError(f"{who} has records behind the segment that took appends")
+    asked_end = min(group.to_offset or result.high_watermark, result.high_watermark)
+    if group.has_open and result.indexed_through_offset < asked_end:
+        # A page that ends before it comes to that segment says nothing else of it.
+        raise NotLeaderError(f"{who} has records behind the segments that were named")
     _check_count(who, result, count)
     records = _records(question, group, result)
     offsets = [*map(_OFFSET, records)]

@@ -85,9 +85,9 @@ class PartitionAnswer:
         if self._segment_ids:
             named = self._pieces((self._low, self._high), newest_first=True)
             last = next(named, None)
-            if last is not None:
-                self._high = last.end_offset
-                self.visible_end = min(self.visible_end, self._high)
+            # They may all end before the range begins: then nothing of it is looked at.
+            self._high = self._low if last is None else last.end_offset
+            self.visible_end = min(self.visible_end, self._high)
 
     def range_of(self, offset: int) -> OffsetRange:
         """What this page may look at when the one before ended at an offset."""

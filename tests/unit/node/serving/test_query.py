@@ -351,6 +351,19 @@ async def test_nothing_is_said_of_what_lies_behind_the_segments_that_were_named(
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
+async def test_nothing_is_searched_where_all_named_segments_lie_below_the_range(
+    node: QueryNode, newest_first: bool
+) -> None:
+    """Whoever asks takes the second segment for the one that takes appends."""
+    asked = [data_pb2.QueryPartition(segment_ids=[1, 2], from_offset=17)]
+    page = await node.query(filter=A, partitions=asked, newest_first=newest_first)
+    (result,) = page.partitions
+    assert not offsets(page) and not result.segments
+    assert result.searched_to_offset == result.indexed_through_offset == 17
+    assert result.high_watermark == 20
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize("known", [8, 13])
 async def test_a_named_segment_that_ends_here_before_the_next_begins_is_missing(
     node: QueryNode, newest_first: bool, known: int

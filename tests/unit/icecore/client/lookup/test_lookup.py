@@ -844,6 +844,39 @@ async def test_newest_first_the_end_was_seen_whatever_is_missing_below_it(
 
 
 @pytest.mark.parametrize(
+    "asked", [{"max_count": 1}, {"from_offset": 6}, {"from_offset": 6, "newest_first": True}]
+)
+async def test_a_page_that_does_not_come_to_the_segment_that_took_appends(
+    cluster: FakeCluster, asked: dict[str, Any]
+) -> None:
+    """It says nothing of that segment, and all the same that there is more behind it."""
+    (partition,) = cluster.add_topic("t")
+    leader, replicas = partition.tail.record.leader, partition.tail.record.replicas
+    async with lookup(cluster) as search, producer(cluster) as p:
+        await p.send_and_wait("t", b"v")
+        partition.open(leader, replicas)
+        for _ in range(3):
+            await p.send_and_wait("t", b"v")
+        assert len((await search.find()).records) == 4
+        partition.open(leader, replicas)
+        for _ in range(4):
+            await p.send_and_wait("t", b"later")
+
+        def say_little(_: int, answer: data_pb2.QueryResponse) -> None:
+            (result,) = answer.partitions
+            here = (result.searched_from_offset, result.searched_to_offset)
+            lines = [each for each in result.segments if here[0] < each.end_offset]
+            lines = [each for each in lines if each.base_offset < here[1]]
+            del result.segments[:]
+            result.segments.extend(lines)
+
+        cluster.on_query = say_little
+        pages = await all_pages(search, **asked)
+    found = sorted(each.offset for page in pages for each in page.records)
+    assert found == [*range(asked.get("from_offset", 0), 8)]
+
+
+@pytest.mark.parametrize(
     "asked", [{"newest_first": True, "to_offset": 100}, {"from_offset": 100}, {"to_offset": 100}]
 )
 async def test_a_page_that_ended_with_nothing_claims_nothing_of_what_the_question_gave(
