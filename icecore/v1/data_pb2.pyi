@@ -742,7 +742,9 @@ class QueryPartition(_message.Message):
     """exclusive; 0 = the high watermark"""
     @_builtins.property
     def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """only these; empty = all that this node holds. One that is not"""
+        """Only these; empty = all that this node holds. One that is not sealed here, and of which others
+        may know more, is unavailable.
+        """
 
     def __init__(
         self,
