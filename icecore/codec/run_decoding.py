@@ -145,15 +145,15 @@ def decode_together(
 
 
 def _decode(data: memoryview, places: Sequence[tuple[int, BatchHeader]]) -> BatchColumns:
-    positions, headers = zip(*places, strict=True)
+    given, headers = zip(*places, strict=True)
     flags = headers[0].producer_flags
     fields: Any = BatchHeader._make(zip(*headers, strict=True))  # of each field, all batches'
     _expect(not flags & ~KNOWN_PRODUCER_FLAGS and flags & PLAIN == PLAIN)
     _expect(not any(fields.leader_flags) and all(fields.record_count))
-    data, places_there = _aligned(data, _longs(positions), _longs(fields.batch_length))
+    data, positions = _aligned(data, _longs(given), _longs(fields.batch_length))
     _expect(sum(fields.record_count) << 3 <= len(data))
     rows = _Rows(_longs(fields.record_count))
-    starts = places_there + HEADER_LENGTH
+    starts = positions + HEADER_LENGTH
     ends = starts + _longs(fields.index_length)
     index = _Sections(data, starts, ends, rows)
     timestamps = index.longs()
@@ -164,7 +164,7 @@ def _decode(data: memoryview, places: Sequence[tuple[int, BatchHeader]]) -> Batc
         index.all_valid()
         index.skip_longs()
     index.finish()
-    payload = _payloads(data, ends, zip(places_there.tolist(), headers, strict=True), rows)
+    payload = _payloads(data, ends, zip(positions.tolist(), headers, strict=True), rows)
     keys = payload.binary() if has_keys else None
     values = payload.binary()
     payload.finish()
