@@ -7,7 +7,7 @@ headers, no nulls. Whatever else there is, and whatever is wrong, is for ``decod
 at, batch by batch: it knows what to say.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +56,8 @@ class _Sections:
     step leaves a section, and padding must be zero.
 
     Args:
-        data: Holds them all, at multiples of 8 bytes, which is how its memory must lie as well.
+        data: Holds them all, at multiples of 8 bytes. Its memory may begin anywhere: numpy reads
+            words across such bounds, and to copy a large run takes longer.
         starts, ends: Of each, in bytes.
         rows: Of the run.
     """
@@ -145,15 +146,16 @@ def decode_together(
 
 
 def _decode(data: memoryview, places: Sequence[tuple[int, BatchHeader]]) -> BatchColumns:
-    given, headers = zip(*places, strict=True)
+    positions, headers = zip(*places, strict=True)
     flags = headers[0].producer_flags
     fields: Any = BatchHeader._make(zip(*headers, strict=True))  # of each field, all batches'
     _expect(not flags & ~KNOWN_PRODUCER_FLAGS and flags & PLAIN == PLAIN)
     _expect(not any(fields.leader_flags) and all(fields.record_count))
-    data, positions = _aligned(data, _longs(given), _longs(fields.batch_length))
+    begins = _longs(positions)
+    _expect(int((begins + _longs(fields.batch_length)).max()) <= len(data))
     _expect(sum(fields.record_count) << 3 <= len(data))
     rows = _Rows(_longs(fields.record_count))
-    starts = positions + HEADER_LENGTH
+    starts = begins + HEADER_LENGTH
     ends = starts + _longs(fields.index_length)
     index = _Sections(data, starts, ends, rows)
     timestamps = index.longs()
@@ -164,7 +166,7 @@ def _decode(data: memoryview, places: Sequence[tuple[int, BatchHeader]]) -> Batc
         index.all_valid()
         index.skip_longs()
     index.finish()
-    payload = _payloads(data, ends, zip(positions.tolist(), headers, strict=True), rows)
+    payload = _payloads(data, ends, places, rows)
     keys = payload.binary() if has_keys else None
     values = payload.binary()
     payload.finish()
@@ -179,25 +181,14 @@ def _decode(data: memoryview, places: Sequence[tuple[int, BatchHeader]]) -> Batc
     )
 
 
-def _aligned(data: memoryview, starts: Int64s, lengths: Int64s) -> tuple[memoryview, Int64s]:
-    """The bytes of the run, in memory that words may be read from, and where its batches are."""
-    start, end = int(starts[0]), int((starts + lengths).max())
-    _expect(end <= len(data))
-    run = data[start:end]
-    if not np.frombuffer(run, "<u8", 1).flags.aligned:
-        run = memoryview(bytes(run))
-    return run, starts - start
-
-
 def _payloads(
-    data: memoryview, starts: Int64s, places: Iterable[tuple[int, BatchHeader]], rows: _Rows
+    data: memoryview, starts: Int64s, places: Sequence[tuple[int, BatchHeader]], rows: _Rows
 ) -> _Sections:
     """Where they lie, or behind each other once they are inflated."""
-    found = list(places)
-    if all(header.codec is Codec.NONE for _, header in found):
-        lengths = _longs([header.payload_length for _, header in found])
+    if all(header.codec is Codec.NONE for _, header in places):
+        lengths = _longs([header.payload_length for _, header in places])
         return _Sections(data, starts, starts + lengths, rows)
-    payloads = [payload_of(data, position, header) for position, header in found]
+    payloads = [payload_of(data, position, header) for position, header in places]
     lengths = _longs([len(each) for each in payloads])
     inflated = memoryview(b"".join(payloads))
     return _Sections(inflated, _starts(lengths), np.cumsum(lengths), rows)
