@@ -138,14 +138,14 @@ def test_other_flags_are_not_taken(flags: int) -> None:
 
 @pytest.mark.parametrize("row", [(None, b"k"), (b"v", None)], ids=["value", "key"])
 def test_nulls_are_for_each_batch_alone(row: tuple[bytes | None, bytes | None]) -> None:
-    raw = b"".join(stamped([(b"v", b"k"), row], 2 * at) for at in range(8))
+    raw = b"".join(stamped([(b"v", b"k"), row], 2 * at) for at in range(16))
     places = list(iter_batches(raw))
     assert decode_together(memoryview(raw), places) is None
     columns, count = decode_run(memoryview(raw), places)
-    assert count == 8 and same(columns, join([decode(raw, *each) for each in places]))
+    assert count == 16 and same(columns, join([decode(raw, *each) for each in places]))
 
 
-@pytest.mark.parametrize("batches", [2, 8])
+@pytest.mark.parametrize("batches", [2, 16])
 @pytest.mark.parametrize("bad", [1, -1])
 def test_a_run_ends_before_what_cannot_be_decoded(batches: int, bad: int) -> None:
     raw, places = a_run([3] * batches, [Codec.NONE], has_keys=False)
