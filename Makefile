@@ -6,17 +6,22 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-# Test runs print their own summary; WORKERS is the number of processes of the parallel kinds.
+# Of the two lanes of `make test`: processes that compute, and processes that wait for servers.
 WORKERS ?= 2
+WAIT_WORKERS ?= 3
+CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/icecore
 SEEDS   ?= 100
 SEED    ?=
 ONLY    ?=
 OUT     ?=
 
+# Each step of `make check`, also alone: `make check-types`. Their caches outlive the checkout.
+CHECKS := check-style check-types check-protos check-generated check-tidy
+
 BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto contract references fmt check test demo \
+.PHONY: help setup proto contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-check bench-install bench-report setup-bench setup-demo \
 	setup-minio setup-spark sim sim-mutants model chaos clean
 
@@ -46,19 +51,34 @@ fmt: setup ## format and sort imports, fix what can be fixed
 	$(PY) -m ruff check --fix-only --quiet .
 	$(PY) -m ruff format --quiet .
 
-check: setup ## lint, format, types, generated code fresh, tidy rules
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+check: setup ## lint, format, types, generated code fresh, tidy rules, side by side
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target $(CHECKS)
+
+check-style: setup
+	$(PY) -m ruff check --cache-dir $(CACHE)/ruff .
+	$(PY) -m ruff format --cache-dir $(CACHE)/ruff --check .
+
+check-types: setup
+	$(PY) -m mypy --cache-dir $(CACHE)/mypy
+
+check-protos: setup
 	scripts/check_protos.sh
 	$(PY) scripts/generate_protos.py --check
+
+check-generated: setup
 	$(PY) scripts/generate_format_vectors.py --check
 	$(PY) scripts/generate_errors.py --check
 	$(PY) scripts/generate_references.py --check
-	$(PY) -m pytest -q tests/tidy
 
-test: setup setup-spark ## all tests: unit and conformance, then simulation, then cluster
-	WORKERS=$(WORKERS) scripts/run_tests.sh
+check-tidy: setup
+	$(PY) -m pytest -q -p no:cacheprovider tests/tidy
+
+test: setup setup-spark ## all tests of this rotation: what computes beside what waits, WORKERS and WAIT_WORKERS each
+	WORKERS=$(WORKERS) WAIT_WORKERS=$(WAIT_WORKERS) $(PY) -m tests.lanes.run
+
+test-all: setup setup-spark ## all tests, nothing left for another rotation; MinIO is built once
+	@$(MAKE) --no-print-directory setup-minio || echo 'MinIO could not be built: its tests are left out' >&2
+	ICECORE_ROTATION=all WORKERS=$(WORKERS) WAIT_WORKERS=$(WAIT_WORKERS) $(PY) -m tests.lanes.run
 
 demo: setup setup-demo ## a local cluster, a year of real departures in and out; DEMO_SPARK=0 without Spark
 	$(PY) -m examples.flights_demo

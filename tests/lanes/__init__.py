@@ -1,0 +1,1 @@
+"""How `make test` runs: two lanes side by side, then all failures and times together."""

@@ -1,0 +1,154 @@
+"""A run of lanes: outcomes, seconds, what it left out, what tests left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lanes import records, run
+from tests.lanes.recorder import FOLDER_VARIABLE
+from tests.lanes.records import Ended, Records
+
+ROOT = Path(__file__).parents[2]
+
+SOME_TESTS = """
+import pytest
+
+def test_passes(): pass
+
+def test_fails(): assert False
+
+@pytest.mark.skip(reason="no such machine")
+def test_is_left_out(): pass
+
+@pytest.mark.xfail(reason="known")
+def test_is_known(): assert False
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_is_better_than_known(): pass
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError
+
+def test_breaks_at_its_end(broken): pass
+"""
+OUTCOMES = {
+    "test_passes": "passed",
+    "test_fails": "failed",
+    "test_is_left_out": "skipped",
+    "test_is_known": "xfailed",
+    "test_is_better_than_known": "failed",
+    "test_breaks_at_its_end": "failed",
+}
+
+
+def timed(out: Path, *command: str, **environment: str) -> tuple[int, dict[str, object]]:
+    ended = subprocess.run(
+        [sys.executable, "scripts/timed.py", "--out", str(out), "--", *command],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        timeout=60,
+    )
+    return ended.returncode, json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_each_test_is_recorded_once(workers: list[str], tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "test_some.py").write_text(SOME_TESTS)
+    options = ["-q", "-p", "tests.lanes.recorder", "-p", "no:cacheprovider", "-c", os.devnull]
+    command = [sys.executable, "-m", "pytest", *options, *workers, str(tmp_path)]
+    variables = {FOLDER_VARIABLE: str(tmp_path / "records")}
+    status, result = timed(tmp_path / "some.json", *command, **variables)
+    assert (status, result["status"], result["left"]) == (1, 1, [])
+    found = Records(tmp_path / "records")
+    found.refresh()
+    assert found.collected == len(OUTCOMES)
+    assert {each.name.rpartition("::")[2]: each.outcome for each in found.ended} == OUTCOMES
+    assert len(found.ended) == len(OUTCOMES) and not found.running
+    assert records.left_out(found.ended) == ["1 skipped: no such machine"]
+
+
+def test_what_a_command_leaves_behind_is_a_failure_and_killed(tmp_path: Path) -> None:
+    sleeper = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)"
+    kept = tmp_path / "pid"
+    code = f"{sleeper[:-5]}.pid, file=open({str(kept)!r}, 'w'))"
+    status, result = timed(tmp_path / "left.json", sys.executable, "-c", code)
+    assert (status, result["status"], result["left"]) == (1, 0, ["sleep 600"])
+    assert not Path(f"/proc/{kept.read_text().strip()}").exists()
+
+
+def test_processor_time_of_orphans_counts(tmp_path: Path) -> None:
+    busy = "import time\nwhile time.process_time() < 1: pass"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {busy!r}])"
+    status, result = timed(tmp_path / "orphan.json", sys.executable, "-c", code)
+    assert status == 0 and result["left"] == []
+    assert 1 <= float(str(result["cpu_s"])) < 10
+
+
+def test_a_status_is_handed_on(tmp_path: Path) -> None:
+    assert timed(tmp_path / "a.json", sys.executable, "-c", "raise SystemExit(3)")[0] == 3
+    assert timed(tmp_path / "b.json", "kill", "-0", "0")[0] == 0
+
+
+def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
+    found, path = Records(tmp_path), tmp_path / "1.jsonl"
+    path.write_text('{"collected": 2}\n{"began": "tests/unit/a.py::b"}\n{"ended": "tests/unit/a.')
+    assert found.refresh() == []
+    assert (found.collected, list(found.running.values())) == (2, ["tests/unit/a.py::b"])
+    rest = 'py::b", "outcome": "passed", "wall_s": 1.5, "cpu_s": 0.5}\n'
+    with path.open("a") as lines:
+        lines.write(rest)
+    assert found.refresh() == [Ended("tests/unit/a.py::b", "passed", 1.5, 0.5)]
+    assert found.refresh() == [] and not found.running
+
+
+def test_tables_have_a_line_for_each_kind_the_most_expensive_first() -> None:
+    ended = [
+        Ended("tests/unit/a.py::b", "passed", 1.0, 1.0),
+        Ended("tests/cluster/c.py::d", "passed", 30.0, 12.0),
+        Ended("tests/unit/a.py::e", "passed", 2.0, 1.0),
+    ]
+    assert records.kinds_table(ended) == [
+        "kind     tests  test seconds  processor seconds",
+        "cluster      1            30                 12",
+        "unit         2             3                  2",
+    ]
+    assert records.slowest_table(ended)[1].split() == ["tests/cluster/c.py::d", "30.0", "12.0"]
+
+
+def test_the_last_line_adds_up() -> None:
+    outcomes = {"passed": 3, "xfailed": 2, "failed": 1, "skipped": 4}
+    assert records.closing_line(outcomes) == "5 passed, 1 failed, 4 skipped"
+    assert records.closing_line({"passed": 1}) == "1 passed, 0 failed"
+
+
+def test_a_lane_that_breaks_off_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    monkeypatch.setattr(run, "STEPS", tmp_path)
+    lane = run.Lane("broken", ["--no-such-option"])
+    started = time.monotonic()
+    run.follow([lane])
+    assert time.monotonic() - started < 60
+    assert run.report([lane], ["tests/spark: no Java"]) == 1
+    shown = capsys.readouterr().out
+    assert "no-such-option" in shown
+    assert shown.splitlines()[-3:-1] == ["== left out", "tests/spark: no Java"]
+    assert shown.endswith("\n0 passed, 1 failed\n")
+
+
+def test_every_folder_of_tests_is_in_a_lane() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests").parts for path in ROOT.glob("tests/**/test_*.py")
+    }
+    first = {parts[0] for parts in folders if parts}
+    assert first - {"tidy"} == {*run.COMPUTING, *run.WAITING}
