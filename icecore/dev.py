@@ -36,7 +36,9 @@ _POLL_S = 0.02
 _LOG_TAIL_LINES = 15
 _DISK_SETTING = "disk_free_bytes_min"
 
-Settings = Mapping[str, str | int | float | bool]
+Value = str | int | float | bool
+Settings = Mapping[str, Value | Mapping[str, Value]]
+"""Of one kind of process; a mapping in it is a table of settings."""
 
 
 @dataclass(slots=True)
@@ -317,9 +319,7 @@ class LocalCluster:
             return
         lines = []
         for section, values in self._settings.items():
-            lines.append(f"[{section}]")
-            # JSON's numbers, booleans and strings are TOML's.
-            lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+            lines += _as_toml(section, values)
         (self.folder / "icecore.toml").write_text("\n".join([*lines, ""]))
 
     # --- the folder -----------------------------------------------------------------------------
@@ -431,6 +431,15 @@ class LocalCluster:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _as_toml(name: str, values: Settings) -> list[str]:
+    """The lines of one table, then those of the tables in it."""
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    # JSON's numbers, booleans and strings are TOML's.
+    own = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
+    inner = [line for key, table in tables.items() for line in _as_toml(f"{name}.{key}", table)]
+    return [f"[{name}]", *own, *inner]
 
 
 def _check_paths(folder: object, config_path: object) -> None:

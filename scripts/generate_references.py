@@ -31,7 +31,8 @@ def settings() -> str:
         " serves a whole cluster. Sizes may be written as `64MiB`. `icecore config show node`"
         " prints what a node would take, and `icecore config schema node` a JSON schema.",
     ]
-    for cls in (NodeSettings, CoordinatorSettings):
+    servers = (NodeSettings, CoordinatorSettings)
+    for cls in servers:
         rows = [
             (
                 f"`{key}`",
@@ -41,10 +42,37 @@ def settings() -> str:
                 field.description or "",
             )
             for key, field in cls.model_fields.items()
+            if not _is_rare(cls, key)
         ]
         head = ("key", "default", "environment", "flag", "meaning")
         parts += [f"## `[{cls.section}]`", table(head, rows)]
+    parts += [
+        "## Waits that hardly anybody changes",
+        "They have no flags. Shorter ones make a cluster notice and repair sooner, for more calls,"
+        " reads and copies; safety depends on none of them. In the environment a key is written"
+        " behind its table: `ICECORE_COORDINATOR__TIMING__AUDIT_MS=100`.",
+    ]
+    for cls in servers:
+        parts += [part for key in cls.model_fields for part in _rare_table(cls, key)]
     return "\n\n".join(parts)
+
+
+def _is_rare(cls: Any, key: str) -> bool:
+    found = cls.table(key)
+    return found is not None and found.is_rare
+
+
+def _rare_table(cls: Any, key: str) -> list[str]:
+    """A table of settings that is documented apart; nothing for any other setting."""
+    if not _is_rare(cls, key):
+        return []
+    rows = []
+    for name, field in cls.table(key).model_fields.items():
+        limits = [getattr(each, "ge", getattr(each, "le", None)) for each in field.metadata]
+        range_ = " to ".join(map(str, limits))
+        rows.append((f"`{name}`", str(field.default), range_, field.description or ""))
+    head = ("key", "default", "range", "meaning")
+    return [f"### `[{cls.section}.{key}]`", table(head, rows)]
 
 
 def commands() -> str:

@@ -23,7 +23,7 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore.process.status_page import StatusServer
     from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
     from icecore.rpc.transports import Transports
-    from icecore_coordinator.config import CoordinatorSettings, Timing
+    from icecore_coordinator.config import CoordinatorSettings
     from icecore_coordinator.coordinator import Coordinator
     from icecore_coordinator.metrics import CoordinatorPages
     from icecore_coordinator.stores.sqlite_store import SqliteStore
@@ -51,15 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _serve(settings: CoordinatorSettings) -> int:
     net = Transports(insecure_bind=settings.insecure_bind)
     store = SqliteStore(Path(settings.data) / "metadata.sqlite3")
-    timing = Timing(
-        heartbeat_ms=settings.heartbeat_ms,
-        lease_ms=settings.lease_ms,
-        recovery_wait_ms=settings.recovery_wait_ms,
-        lost_replica_grace_ms=settings.lost_replica_grace_ms,
-        tier_reader_grace_ms=settings.tier_reader_grace_ms,
-    )
     coordinator = Coordinator(
-        net, store, SystemClock(), SystemRng(), timing, settings.topic_defaults
+        net, store, SystemClock(), SystemRng(), settings.waits, settings.topic_defaults
     )
     status: StatusServer | None = None
     stopping = asyncio.Event()

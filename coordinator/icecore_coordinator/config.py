@@ -1,14 +1,13 @@
 """Settings of a coordinator process, checked once at its edge."""
 
-import json
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import ByteSize, Field, TypeAdapter, field_validator
 
 from icecore.process.log import LogFormat
-from icecore.process.settings import Settings
+from icecore.process.settings import Settings, SettingsTable
 from icecore.process.system import DESCRIPTORS_MIN
+from icecore_coordinator.timing import CommonTiming, CoordinatorTiming, Timing
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 Bytes: TypeAlias = Annotated[ByteSize, Field(ge=0, lt=1 << 60)]
@@ -17,11 +16,9 @@ Limit: TypeAlias = Annotated[int, Field(ge=-1, lt=1 << 60)]
 Age: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 60)]
 
 
-class TopicDefaults(BaseModel):
+class TopicDefaults(SettingsTable):
     """Settings of topics whose creation does not say them; what is left out here is the product's
     own default. They hold for topics that are created from then on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     partitions: Number = 0
     replication_factor: Number = 0
@@ -57,11 +54,8 @@ class TopicDefaults(BaseModel):
         return {key: value for key, value in self if key in self.model_fields_set}
 
 
-class CoordinatorSettings(Settings):
-    """icecore coordinator: places segments, seals, recovers."""
-
-    section: ClassVar[str] = "coordinator"
-    flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
+class _Process(Settings):
+    """What a coordinator needs as a process."""
 
     data: str = Field(description="Folder of the metadata store.")
     listen: str = Field("127.0.0.1:7400", description="Address to serve on.")
@@ -75,18 +69,16 @@ class CoordinatorSettings(Settings):
     descriptors_min: int = Field(
         DESCRIPTORS_MIN, ge=64, description="Least limit of open files (hard) to start with."
     )
-    heartbeat_ms: int = Field(500, ge=10, description="Interval of nodes' heartbeats.")
-    lease_ms: int = Field(6_000, ge=100, description="How long a silent node stays up.")
-    recovery_wait_ms: int = Field(
-        1_000, ge=10, description="How long a recovery waits for replicas it could do without."
-    )
-    lost_replica_grace_ms: int = Field(
-        1_200_000, ge=0, description="How long a copy on a node that is down still counts."
-    )
-    tier_reader_grace_ms: int = Field(
-        600_000,
-        ge=0,
-        description="How long objects of segments that are gone stay for those who read them.",
+
+
+class CoordinatorSettings(CommonTiming, _Process):
+    """icecore coordinator: places segments, seals, recovers."""
+
+    section: ClassVar[str] = "coordinator"
+    flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
+
+    timing: CoordinatorTiming = Field(
+        CoordinatorTiming(), description="Other waits: a table [coordinator.timing]."
     )
     topic_defaults: TopicDefaults = Field(
         TopicDefaults(),
@@ -106,47 +98,8 @@ class CoordinatorSettings(Settings):
         """It was in capital letters once."""
         return given.lower() if isinstance(given, str) else given
 
-    @field_validator("topic_defaults", mode="before")
-    @classmethod
-    def _from_text(cls, value: object) -> object:
-        """The environment and flags have only text."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not a JSON object: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long to wait for what."""
-
-    heartbeat_ms: int = 500
-    lease_ms: int = 6_000
-    recovery_wait_ms: int = 1_000
-    lost_replica_grace_ms: int = 1_200_000
-    open_wait_ms: int = 3_000
-    """How long to wait for all candidates while nobody waits for the segment to open."""
-    roll_up_wait_ms: int = 10_000
-    """How long a node must be up before thin segments are rolled onto it."""
-    return_wait_ms: int = 10_000
-    """How long a node may be down before its copies are made elsewhere: most come back, with all
-    they had, and whoever produces has better use for the disks right after a failure."""
-    prepared_keep_ms: int = 60_000
-    """How long a PREPARED segment waits for its predecessor's seal."""
-    audit_ms: int = 1_000
-    tick_ms: int = 100
-    node_call_s: float = 10.0
-    fence_call_s: float = 3.0
-    """Short: a node that hangs holds up the other segments of the same recovery."""
-    copy_call_s: float = 120.0
-    """Long: a replica may have to copy a whole segment."""
-    upload_call_s: float = 900.0
-    """Long: a segment is encoded, put into object storage, and read back whole."""
-    tier_call_s: float = 60.0
-    """Of tables and sweeps."""
-    tier_reader_grace_ms: int = 600_000
-    """How long somebody may still read what was retired from object storage."""
-    tier_closed_keep_ms: int = 24 * 3600 * 1000
-    """How long an upload may be paused and go on all the same; its objects are swept again then."""
+    @property
+    def waits(self) -> Timing:
+        """All that a coordinator waits, in one value."""
+        common = {name: getattr(self, name) for name in CommonTiming.model_fields}
+        return Timing(**common, **self.timing.model_dump())

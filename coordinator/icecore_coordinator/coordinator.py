@@ -7,6 +7,7 @@ by looking, so that a restarted coordinator goes on where the last one stopped.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1.admin_pb2 import DescribeClusterResponse
-from icecore_coordinator.config import Timing, TopicDefaults
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
@@ -45,6 +46,7 @@ from icecore_coordinator.state.records import (
     TopicRecord,
 )
 from icecore_coordinator.stores.metadata_store import MetadataStore
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.admission import Admission
 from icecore_coordinator.work.auditor import Auditor
 from icecore_coordinator.work.counted_time import CountedTime
@@ -86,8 +88,8 @@ LOOPS = frozenset(
 """Tasks without which this process would only look alive."""
 ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
 """Tasks after which there may be room for another."""
-LOOK_AGAIN_MS = 1_000.0
-"""Everything is looked at this often even when nothing seems to have changed."""
+GAIN_SHARE = 0.8
+"""Of the wait between two requests to roll a segment: so long it must gain replicas by it."""
 ROLL_LOOKS = 4
 """While segments are rolled, they are looked at more often than audited: fewer at once then."""
 LOOK_RESTS = 4
@@ -151,12 +153,12 @@ class Coordinator:
         opening = SegmentOpening(self.ledger, ports.calls, self.live, clock, timing)
         self._opener = TailOpener(ports, _start_states(ports), opening)
         self.recovery = Recovery(ports, opening)
-        gains, request = ExpectedGains(clock), self._request
+        request, gains = self._request, ExpectedGains(clock, GAIN_SHARE * timing.roll_retry_ms)
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
         self._surplus = SurplusCopies(ports, self._repairer.is_copying)
         self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
-        self._deletions = Deletions(self.ledger, ports.copies, clock)
+        self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
         self._retention, self._local = Retention(ports, rolls), LocalCopies(ports)
         self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self._local)
@@ -168,7 +170,7 @@ class Coordinator:
             broken=BrokenStreams(self._sessions, ports.calls, self._spawn),
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
-            naming=ProducerNaming(self.ledger, ports.calls, self.live, clock),
+            naming=ProducerNaming(self.ledger, ports.calls, self.live, clock, timing),
             tiered=TieredCopies(self.ledger.state),
         )
         self._describer = self._make_describer()
@@ -311,10 +313,10 @@ class Coordinator:
 
     async def _heal(self) -> None:
         """Start whatever is needed; look when something changed, and now and then anyway."""
-        looked = -LOOK_AGAIN_MS
+        looked = -math.inf
         while True:
             now = self._clock.monotonic_ms()
-            if self._poke.is_set() or now - looked >= LOOK_AGAIN_MS or self._has_waiting():
+            if self._poke.is_set() or now - looked >= self._timing.look_ms or self._has_waiting():
                 self._poke.clear()
                 looked = now
                 self._start_needed()
@@ -442,6 +444,7 @@ def _seal_checker(ports: WorkerPorts) -> SealChecker:
         heard=ports.heard,
         pages=ports.pages,
         clock=ports.clock,
+        timing=ports.timing,
     )
 
 

@@ -55,7 +55,7 @@ def show(
     """
     session = session_of(context)
     if node is None:
-        rows = _rows(_ask(whose, *([str(config)] if config else [])))
+        rows = _ask(whose, *([str(config)] if config else []))["settings"]
         title = f"[{whose}]"
     elif whose is not Process.NODE or config is not None:
         raise typer.BadParameter("asks a node that runs: give nothing else", param_hint="--node")
@@ -75,18 +75,6 @@ def schema(context: typer.Context, whose: Whose = Process.NODE) -> None:
 def _shown(setting: str, value: Any) -> Any:
     """Sizes as they are typed."""
     return size(value) if "_bytes" in setting and isinstance(value, int) else value
-
-
-def _rows(asked: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "setting": key,
-            "value": value,
-            "from": source,
-            "meaning": asked["schema"]["properties"][key].get("description", ""),
-        }
-        for key, (value, source) in asked["values"].items()
-    ]
 
 
 def _rows_of_node(session: Session, node_id: int) -> list[dict[str, Any]]:

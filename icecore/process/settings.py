@@ -5,6 +5,10 @@ table of that name in the file, and ``ICECORE_SECTION__KEY`` (or plain ``ICECORE
 environment. One file can therefore serve a whole cluster. A key that no field has is an error
 that names where it stands and what was probably meant; plain ``ICECORE_X`` variables that this
 process does not know are left alone, since they may be another process's (or Kubernetes's) own.
+
+A field may be a *table* of settings (:class:`SettingsTable`): ``[section.field]`` in the file,
+``ICECORE_SECTION__FIELD__KEY`` for one of its keys, or JSON for several of them. Each key counts
+for itself: a later source replaces the keys that it says and leaves the others.
 """
 
 import argparse
@@ -14,7 +18,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -22,7 +26,15 @@ from pydantic import BaseModel, ByteSize, ConfigDict, PrivateAttr, ValidationErr
 
 from icecore.errors import ConfigurationError
 
-__all__ = ["ByteSize", "Settings", "check_listen", "is_loopback", "load", "load_from_arguments"]
+__all__ = [
+    "ByteSize",
+    "Settings",
+    "SettingsTable",
+    "check_listen",
+    "is_loopback",
+    "load",
+    "load_from_arguments",
+]
 
 ENV_PREFIX = "ICECORE_"
 SECTIONS = ("node", "coordinator", "client")
@@ -31,6 +43,15 @@ SECTIONS = ("node", "coordinator", "client")
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 S = TypeVar("S", bound="Settings")
+
+
+class SettingsTable(BaseModel):
+    """Base of a table of settings within a :class:`Settings` class."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    is_rare: ClassVar[bool] = False
+    """Whether hardly anybody needs it: it is left out of ``--help`` and documented apart."""
 
 
 class Settings(BaseModel):
@@ -49,8 +70,31 @@ class Settings(BaseModel):
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def source_of(self, key: str) -> str:
-        """Where the value of a field was said: a file, a variable, a flag, or ``default``."""
+        """Where the value of a field was said: a file, a variable, a flag, or ``default``.
+
+        A key of a table is written as ``table.key``.
+        """
         return self._sources.get(key, "default")
+
+    @classmethod
+    def table(cls, key: str) -> type[SettingsTable] | None:
+        """The class of a field that is a table; None for any other field."""
+        field = cls.model_fields.get(key)
+        kind = field.annotation if field is not None else None
+        return kind if isinstance(kind, type) and issubclass(kind, SettingsTable) else None
+
+    def listed(self) -> Iterator[tuple[str, object, str, str]]:
+        """Every setting, the keys of rare tables one by one: its name, its value as JSON has it,
+        where the value was said, and the meaning."""
+        for key, value in self.model_dump(mode="json").items():
+            table = self.table(key)
+            if table is None or not table.is_rare:
+                description = type(self).model_fields[key].description or ""
+                yield key, value, self.source_of(key), description
+                continue
+            for name, field in table.model_fields.items():
+                path = f"{key}.{name}"
+                yield path, value[name], self.source_of(path), field.description or ""
 
 
 def load(
@@ -79,17 +123,56 @@ def load(
         *_from_environment(cls, os.environ if environ is None else environ),
         *((f"flag {flag_of(cls, key)}", {key: value}) for key, value in given.items()),
     ):
-        for key, value in found.items():
-            if key not in cls.model_fields:
-                raise _unknown(cls, source, key)
-            values[key] = value
-            sources[key] = source
+        for name, value in found.items():
+            _take(cls, source, name, value, values, sources)
     try:
         settings = cls.model_validate(values)
     except ValidationError as error:
         raise _invalid(cls, error, sources) from error
     settings._sources.update(sources)
     return settings
+
+
+def _take(
+    cls: type[Settings],
+    source: str,
+    name: str,
+    value: object,
+    values: dict[str, object],
+    sources: dict[str, str],
+) -> None:
+    """Add what one source says of one field, or of ``table__key``, to what earlier ones said."""
+    key, _, inner = name.partition("__")
+    table = cls.table(key)
+    if key not in cls.model_fields or (inner and table is None):
+        raise _unknown(source, name, cls.model_fields)
+    sources[key] = source
+    if table is None:
+        values[key] = value
+        return
+    said = {inner: value} if inner else _as_table(source, key, value)
+    for each in said:
+        if each not in table.model_fields:
+            raise _unknown(
+                source, f"{key}.{each}", [f"{key}.{known}" for known in table.model_fields]
+            )
+        sources[f"{key}.{each}"] = source
+    earlier = values.get(key)
+    values[key] = {**earlier, **said} if isinstance(earlier, dict) else said
+
+
+def _as_table(source: str, key: str, value: object) -> dict[str, object]:
+    """The environment and flags have only text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ConfigurationError(f"{source}: {key} is not a JSON object: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(
+            f"{source}: {key} = {value!r} is not a table: write its keys with their values"
+        )
+    return value
 
 
 def _from_file(
@@ -126,7 +209,8 @@ def _from_file(
 def _from_environment(
     cls: type[Settings], environ: Mapping[str, str]
 ) -> list[tuple[str, dict[str, object]]]:
-    """Plain keys first, so that ``ICECORE_SECTION__KEY`` wins over ``ICECORE_KEY``."""
+    """Plain keys first, so that ``ICECORE_SECTION__KEY`` wins over ``ICECORE_KEY``; and single keys
+    of tables last, so that they win over JSON."""
     plain, own = [], []
     own_prefix = f"{ENV_PREFIX}{cls.section.upper()}__"
     for name, value in environ.items():
@@ -137,11 +221,14 @@ def _from_environment(
             key = name.removeprefix(ENV_PREFIX).lower()
             if key in cls.model_fields:
                 plain.append((source, {key: value}))
+    own.sort(key=lambda each: any("__" in name for name in each[1]))
     return [*plain, *own]  # type: ignore[list-item]  # dict is invariant in its values
 
 
-def _unknown(cls: type[Settings], source: str, key: str) -> ConfigurationError:
-    hint = _nearest(key, cls.model_fields)
+def _unknown(
+    source: str, key: str, known: Sequence[str] | Mapping[str, object]
+) -> ConfigurationError:
+    hint = _nearest(key, known)
     return ConfigurationError(f"{source}: unknown setting {key}{hint}", source=source, key=key)
 
 
@@ -163,8 +250,8 @@ def _invalid(
             )
         else:
             message = detail["msg"].removeprefix("Value error, ")
-            where = sources.get(key, "default")
             path = ".".join(map(str, detail["loc"]))
+            where = sources.get(path) or sources.get(key, "default")
             problems.append(f"{where}: {path} = {detail['input']!r}: {message}" if key else message)
     return ConfigurationError("; ".join(problems))
 
@@ -175,8 +262,8 @@ def flag_of(cls: type[Settings], key: str) -> str:
 
 
 def env_name_of(cls: type[Settings], key: str) -> str:
-    """The environment variable that sets this field, and only that of this kind of process."""
-    return f"{ENV_PREFIX}{cls.section.upper()}__{key.upper()}"
+    """The environment variable that sets a field, or ``table.key``, of such a process only."""
+    return f"{ENV_PREFIX}{cls.section.upper()}__{key.replace('.', '__').upper()}"
 
 
 # --- command lines of the servers -----------------------------------------------------------------
@@ -191,19 +278,28 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
     Raises:
         ConfigurationError: As :func:`load`.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=cls.__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=cls.__doc__,
+        epilog=f"`icecore config show {cls.section}` also lists settings without a flag.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--config", metavar="FILE", help="TOML file; environment and flags win")
     parser.add_argument("--show-config", action="store_true", help="print the settings as JSON")
     parser.add_argument("--config-schema", action="store_true", help="print their JSON schema")
     for key, field in cls.model_fields.items():
         is_switch = field.annotation is bool
+        table = cls.table(key)
+        is_hidden = table is not None and table.is_rare
         default = "required" if field.is_required() else f"default {shown(field.default)}"
         names = dict.fromkeys((flag_of(cls, key), "--" + key.replace("_", "-")))
         parser.add_argument(
             *names,
             dest=key,
             default=None,
-            help=f"{field.description or key} ({default})".replace("%", "%%"),
+            help=argparse.SUPPRESS
+            if is_hidden
+            else f"{field.description or key} ({default})".replace("%", "%%"),
             **({"action": argparse.BooleanOptionalAction} if is_switch else {"metavar": "VALUE"}),
         )
     arguments = vars(parser.parse_args(argv))
@@ -213,18 +309,18 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
         print(json.dumps(cls.model_json_schema(), indent=2))
         sys.exit(0)
     if shows:
-        found = effective(cls, config_path, arguments)
-        print(json.dumps({key: value for key, (value, _) in found.items()}, indent=2))
+        settings, absent = effective(cls, config_path, arguments)
+        found = settings.model_dump(mode="json") | dict.fromkeys(absent)
+        print(json.dumps(found, indent=2))
         sys.exit(0)
     return load(cls, config_path, arguments)
 
 
 def effective(
-    cls: type[Settings], config_path: str | None, arguments: Mapping[str, object]
-) -> dict[str, tuple[object, str]]:
-    """By field the value that :func:`load` would return, and where it was said.
-
-    Required settings that nobody has given yet are None, and said nowhere.
+    cls: type[S], config_path: str | None, arguments: Mapping[str, object]
+) -> tuple[S, frozenset[str]]:
+    """What :func:`load` would return, and the required settings that nobody has given yet: in
+    their place stands an example.
 
     Raises ConfigurationError as :func:`load`.
     """
@@ -237,11 +333,7 @@ def effective(
                 if f"{key} is missing" not in error.message:
                     continue
                 absent[key] = (field.examples or [""])[0]
-    settings = load(cls, config_path, {**arguments, **absent})
-    return {
-        key: (None, "") if key in absent else (value, settings.source_of(key))
-        for key, value in settings.model_dump(mode="json").items()
-    }
+    return load(cls, config_path, {**arguments, **absent}), frozenset(absent)
 
 
 def shown(value: object) -> str:

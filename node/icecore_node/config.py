@@ -22,6 +22,7 @@ from icecore.process.system import DESCRIPTORS_MIN
 from icecore.rpc.addresses import Transport
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.files.whole_sync import SyncFs
+from icecore_node.timing import NodeTiming
 
 
 def _size(default: int, description: str, least: int = 1) -> ByteSize:
@@ -210,6 +211,8 @@ class NodeSettings(Settings):
     leave_wait_ms: int = Field(
         5_000, ge=0, description="How long a clean stop waits until others took over."
     )
+
+    timing: NodeTiming = Field(NodeTiming(), description="Other waits: a table [node.timing].")
 
     @field_validator("data_dirs", mode="before")
     @classmethod

@@ -85,7 +85,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-INDEX_SYNC_S = 1.0
 STOP_GRACE_S = 0.5
 
 
@@ -108,7 +107,7 @@ class Node:
         cold: ColdPorts | None = None,
     ) -> None:
         self._folder = folder
-        self.tier = TierAccess(tier, rng, metrics)
+        self.tier = TierAccess(tier, rng, metrics, settings.timing)
         self._cold_ports = cold
         self.context = NodeContext(
             settings=settings,
@@ -393,7 +392,7 @@ class Node:
 
     async def _sync_index(self) -> None:
         while True:
-            await asyncio.sleep(INDEX_SYNC_S)
+            await asyncio.sleep(self.context.settings.timing.index_sync_ms / 1000)
             await self.context.executor.run(self.context.store.index.flush)
 
     # --- down -----------------------------------------------------------------------------------

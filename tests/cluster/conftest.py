@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from icecore.dev import LocalCluster
+from tests.support.fast import default_waits, fast_waits  # noqa: F401 - fixtures for all tests here
 from tests.support.server_logs import caught_by_loops
 
 

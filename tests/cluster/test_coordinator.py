@@ -18,9 +18,9 @@ from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.config import Timing
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.timing import Timing
 from icecore_replication.producers import BATCHES_KEPT, ProducerTable
 from tests.cluster.fake_node import FakeNode, Held, digest_of
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 from unittest import mock
 
 from icecore.rpc.ports import Clock, Net, Rng
-from icecore_coordinator.config import Timing
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
+from icecore_coordinator.timing import Timing
 from icecore_node.cold.ports import ColdPorts
 from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
@@ -248,8 +248,8 @@ def timing(knobs: Knobs) -> Timing:
         prepared_keep_ms=5_000,
         audit_ms=200,
         tick_ms=50,
-        node_call_s=2.0,
-        tier_call_s=5.0,
+        node_call_ms=2_000,
+        tier_call_ms=5_000,
         tier_reader_grace_ms=500,
         tier_closed_keep_ms=8_000,
     )

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from icecore import spark as icecore_spark
 from icecore.dev import LocalCluster
+from tests.support.fast import default_waits, fast_waits  # noqa: F401 - fixtures for all tests here
 from tests.tidy.tree import ROOT
 
 

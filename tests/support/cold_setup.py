@@ -29,6 +29,7 @@ from icecore_node.storage.segment_engine.segment_names import index_file_name
 from icecore_node.tiering.manifest import Manifest, SegmentFacts, StoredObject
 from icecore_node.tiering.object_store import ByteRange, ObjectInfo
 from icecore_node.tiering.parquet_object import ParquetEncoder, raw_batches
+from icecore_node.timing import NodeTiming
 from tests.conformance.log_builder import CLUSTER
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.object_store import SimBucket, SimObjectStore
@@ -222,7 +223,7 @@ class ColdNode:
         self.reading = ColdReading(
             ColdParts(
                 store=cast(Any, self.store),
-                descriptions=Descriptions(self.metadata.ask, clock),
+                descriptions=Descriptions(self.metadata.ask, clock, NodeTiming()),
                 cache=self.cache,
                 admission=Admission(clock, **limits),
                 executor=cast(Any, self.executor),

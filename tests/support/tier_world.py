@@ -9,11 +9,11 @@ from typing import Any, cast
 from icecore.errors import IcecoreError
 from icecore.rpc.convert import error_to_proto
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.config import Timing
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.local_copies import LocalCopies
 from icecore_coordinator.work.tiering import Tiering
 from tests.support.cluster_states import ALL, Cluster, commit

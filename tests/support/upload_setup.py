@@ -29,6 +29,7 @@ from icecore_node.tiering.manifest import MANIFEST, CopyName, Manifest, parse_ma
 from icecore_node.tiering.object_store import ObjectStore
 from icecore_node.tiering.ports import Table, TierPorts
 from icecore_node.tiering.stored_settings import StoredSettings
+from icecore_node.timing import NodeTiming
 from icecore_node.upkeep.sweeping import Sweeper
 from icecore_node.upkeep.tier_tables import TierTables
 from icecore_node.upkeep.uploads import Uploads
@@ -72,10 +73,10 @@ class UploadNode(QueryNode):
         fields = {"tier_uploads_at_once": 2, "tier_upload_bytes_per_s": 0, **settings}
         shared = cast(Any, self.context)
         shared.store, shared.rng = self.store, Chance()
-        shared.settings = SimpleNamespace(**fields)
+        shared.settings = SimpleNamespace(**fields, timing=NodeTiming())
         shared.identity.register(CLUSTER, Incarnation(11), Token(1))
         self.orders = Orders(self.context.identity)
-        self.access = TierAccess(self.tier, cast(Any, Chance()), self.context.metrics)
+        self.access = TierAccess(self.tier, cast(Any, Chance()), self.context.metrics, NodeTiming())
         reading = ReplicaReading(self.context, cast(Any, self))
         self.uploads = Uploads(
             self.context, self.access, self.table, self.orders, reading, cast(Any, self)
@@ -98,6 +99,10 @@ class UploadNode(QueryNode):
         """Real threads from now on."""
         cast(Any, self.context).executor = executor
         self.uploads._work = HeavyWork(executor)
+
+    def wait(self, **waits: int) -> None:
+        """From now on the node waits so long, and as usual where nothing is said."""
+        cast(Any, self.context.settings).timing = NodeTiming(**waits)
 
     def sim_table(self, cluster_id: bytes, topic_id: bytes, topic: str) -> Table:
         return SimTopicTable(self.bucket, None, cluster_id, topic_id)

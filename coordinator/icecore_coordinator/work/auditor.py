@@ -21,8 +21,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-ROLL_WAIT_MS = 5_000.0
-REPLACE_WAIT_MS = 2_000.0
 REPLACE_WAIT_MS_MAX = 600_000.0
 
 
@@ -46,10 +44,11 @@ class Auditor:
         self._opening = opening
         self._gains = gains
         self._recover = recover
-        self._rolling: Backoff[SegmentId] = Backoff(ports.clock, ROLL_WAIT_MS)
-        self._pace = RollPace(ports.clock, ROLL_WAIT_MS)
+        roll_retry_ms = ports.timing.roll_retry_ms
+        self._rolling: Backoff[SegmentId] = Backoff(ports.clock, roll_retry_ms, roll_retry_ms)
+        self._pace = RollPace(ports.clock, roll_retry_ms)
         self._replacing: Backoff[PartitionKey] = Backoff(
-            ports.clock, REPLACE_WAIT_MS, REPLACE_WAIT_MS_MAX
+            ports.clock, ports.timing.replace_retry_ms, REPLACE_WAIT_MS_MAX
         )
         self._prepared_since_ms: dict[SegmentId, float] = {}
         self._first_own_segment_id = 0
@@ -79,7 +78,9 @@ class Auditor:
                     self._pace.ask(segment.segment_id)
                     if why == "roll_up":
                         self._gains.expect(segment.segment_id)
-                await ask_to_roll(self._calls, leader, segments, why, self._timing.node_call_s)
+                await ask_to_roll(
+                    self._calls, leader, segments, why, self._timing.node_call_ms / 1000
+                )
         finally:
             for segment, _ in rolls:
                 self._rolling.release(segment.segment_id, is_done=False)

@@ -9,20 +9,13 @@ from icecore.rpc.ports import Clock
 
 K = TypeVar("K")
 
-FIRST_WAIT_MS = 200.0
-WAIT_MS_MAX = 5_000.0
 AWAITED_WAIT_MS = 100.0
 
 
 class Backoff(Generic[K]):
     """Per key: taken by one task at a time, and after each failure a wait that doubles."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        first_wait_ms: float = FIRST_WAIT_MS,
-        wait_ms_max: float = WAIT_MS_MAX,
-    ) -> None:
+    def __init__(self, clock: Clock, first_wait_ms: float, wait_ms_max: float) -> None:
         self._clock = clock
         self._first_wait_ms = first_wait_ms
         self._wait_ms_max = wait_ms_max

@@ -19,6 +19,7 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, DeletedRecord, TopicRecord
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.backoff import Backoff
 
 _log = logging.getLogger(__name__)
@@ -35,11 +36,11 @@ class Deletions:
     """Level-triggered, but for the time that it counts between two stores. ``needed`` says which
     topics go; nobody else lets them go."""
 
-    def __init__(self, ledger: Ledger, copies: CopyReports, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, copies: CopyReports, clock: Clock, timing: Timing) -> None:
         self._ledger = ledger
         self._copies = copies
         self._clock = clock
-        self._backoff: Backoff[bytes] = Backoff(clock)
+        self._backoff: Backoff[bytes] = Backoff(clock, timing.retry_ms, timing.retry_max_ms)
         self._since_ms: dict[tuple[bytes, int], float] = {}
         """(topic id, version of its record) and since when nothing was taken off its grace."""
         self._remembered: list[SegmentId] = []

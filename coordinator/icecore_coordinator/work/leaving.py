@@ -24,9 +24,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-SETTLE_MS = 100.0
-"""Nodes that are stopped together are all heard of within this time, and then nothing moves."""
-ASK_AGAIN_MS = 250.0
 AT_ONCE_MIN = 2
 """Rolls at a time: they share disks and processors, and a partition takes nothing until its own
 roll is done. With eight at a time each stood still half as long again."""
@@ -59,7 +56,9 @@ class HandOver:
         self._gains = gains
         self._recover = recover
         self._let_leave = let_leave
-        self._asking: Backoff[SegmentId] = Backoff(ports.clock, ASK_AGAIN_MS)
+        self._asking: Backoff[SegmentId] = Backoff(
+            ports.clock, ports.timing.hand_over_retry_ms, ports.timing.retry_max_ms
+        )
         self._since_ms: dict[NodeId, float] = {}
         """Draining nodes and when they were first seen so."""
 
@@ -92,7 +91,11 @@ class HandOver:
                 needed_here.update(leaving)  # its end may only be known with their copies
             elif self._must_move(segment, staying):
                 needed_here.update(leaving)
-                if any(now - self._since_ms[each] >= SETTLE_MS for each in leaving):
+                # Nodes that are stopped together are all heard of by then, and nothing moves.
+                if any(
+                    now - self._since_ms[each] >= self._timing.hand_over_settle_ms
+                    for each in leaving
+                ):
                     to_move.append(segment)
         for node_id in self._since_ms:
             if node_id not in needed_here:
@@ -132,7 +135,9 @@ class HandOver:
 
     async def _ask(self, leader: NodeId, segments: Sequence[Segment]) -> None:
         try:
-            answers = await self._calls.roll(leader, segments, "leave", self._timing.node_call_s)
+            answers = await self._calls.roll(
+                leader, segments, "leave", self._timing.node_call_ms / 1000
+            )
         except IcecoreError as error:
             event(_log, logging.WARNING, "hand_over_failed", leader=leader, error=error)
             return

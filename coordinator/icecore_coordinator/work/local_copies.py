@@ -7,6 +7,7 @@ expires now. What one look does is bounded.
 
 import heapq
 import logging
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -34,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 
-LOOK_EVERY_MS = 5_000.0
 DROPS_PER_LOOK = 512
 PARTITIONS_PER_LOOK = 512
 
@@ -48,7 +48,7 @@ class LocalCopies:
         self._copies = ports.copies
         self._clock = ports.clock
         self._timing = ports.timing
-        self._looked_ms = -LOOK_EVERY_MS
+        self._looked_ms = -math.inf
         self._changed: dict[PartitionKey, None] = {}
         self._due: list[tuple[int, PartitionKey]] = []
         """A heap: when to look at a partition again, in counted time."""
@@ -75,7 +75,7 @@ class LocalCopies:
     async def look(self) -> None:
         """Drop what local retention says, and note what was lost; now and then."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._looked_ms < LOOK_EVERY_MS:
+        if now_ms - self._looked_ms < self._timing.local_look_ms:
             return
         self._looked_ms = now_ms
         wall_ms = self._clock.now_ms()

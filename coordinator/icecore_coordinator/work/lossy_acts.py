@@ -17,9 +17,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-RECOVERY_WAIT_MS = 20_000.0
-"""How long a call waits for its recovery; the permission stays when that is too short."""
-
 
 class LossyActs:
     """Acts of an admin.
@@ -34,6 +31,7 @@ class LossyActs:
         self._live = ports.live
         self._copies = ports.copies
         self._clock = ports.clock
+        self._timing = ports.timing
         self._recoveries = recoveries
 
     async def declare_lost(
@@ -91,7 +89,8 @@ class LossyActs:
             return record is None or record.segment.state == SegmentState.SEALED
 
         with self._recoveries.awaited([segment_id]):
-            if not await self._ledger.until(is_ended, RECOVERY_WAIT_MS):
+            # The permission stays when this is too short.
+            if not await self._ledger.until(is_ended, self._timing.unclean_wait_ms):
                 raise NotEnoughReplicasError(
                     f"segment {segment_id} can't be sealed yet, for want of min_insync nodes that "
                     "are up; the permission is kept, and it will be"

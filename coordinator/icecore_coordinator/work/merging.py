@@ -169,7 +169,7 @@ class Merging:
         segment = merged_segment(tier, state.assignment(sources[-1]))
         copies = tuple(state.tiers.segments[each] for each in tier.sources)
         item = UploadItem(segment, tier.attempt, tier.tier_format, copies)
-        found = await self._calls.upload(tier.owner, item, self._timing.upload_call_s)
+        found = await self._calls.upload(tier.owner, item, self._timing.upload_call_ms / 1000)
         if isinstance(found, IcecoreError):
             raise found
         return found

@@ -21,10 +21,7 @@ from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, ProducerRecord
-
-FENCE_WAIT_MS = 3_000.0
-FENCE_CALL_S = 1.0
-LOOK_AGAIN_S = 0.1
+from icecore_coordinator.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,14 @@ class NamedProducer:
 class ProducerNaming:
     """Hands out names of producers."""
 
-    def __init__(self, ledger: Ledger, calls: NodeCalls, live: Liveness, clock: Clock) -> None:
+    def __init__(
+        self, ledger: Ledger, calls: NodeCalls, live: Liveness, clock: Clock, timing: Timing
+    ) -> None:
         self._ledger = ledger
         self._calls = calls
         self._live = live
         self._clock = clock
+        self._timing = timing
 
     async def take(
         self, name: str, topics: Sequence[str], instance: int, *, is_renewal: bool
@@ -68,7 +68,7 @@ class ProducerNaming:
         return NamedProducer(record.producer_id, record.producer_epoch, tuple(positions))
 
     async def _fence(self, record: ProducerRecord, topics: Sequence[str]) -> list[ProducerPosition]:
-        deadline = self._clock.monotonic_ms() + FENCE_WAIT_MS
+        deadline = self._clock.monotonic_ms() + self._timing.producer_fence_wait_ms
         confirmed: dict[NodeId, Incarnation] = {}
         positions: dict[tuple[bytes, int], ProducerPosition] = {}
         while True:
@@ -88,7 +88,7 @@ class ProducerNaming:
                     confirmed[node_id], found = answer
                     positions.update(((each.topic_id, each.partition), each) for each in found)
             if is_recovering or None in answers:
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(self._timing.producer_fence_retry_ms / 1000)
 
     def _not_confirmed(
         self, topic_ids: dict[bytes, None], confirmed: dict[NodeId, Incarnation]
@@ -119,7 +119,10 @@ class ProducerNaming:
     ) -> tuple[Incarnation, Sequence[ProducerPosition]] | None:
         try:
             return await self._calls.fence_producer(
-                node_id, record.producer_id, record.producer_epoch, FENCE_CALL_S
+                node_id,
+                record.producer_id,
+                record.producer_epoch,
+                self._timing.producer_fence_call_ms / 1000,
             )
         except IcecoreError:
             return None  # its segments are recovered, or it is asked again

@@ -129,7 +129,9 @@ class Recovery:
     def __init__(self, ports: WorkerPorts, opening: SegmentOpening) -> None:
         self.count = 0
         """Recovery-seals done by this process."""
-        self.backoff: Backoff[SegmentId] = Backoff(ports.clock)
+        self.backoff: Backoff[SegmentId] = Backoff(
+            ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
+        )
         """Of segments: who waits for one says so here."""
         self._ledger = ports.ledger
         self._calls = ports.calls
@@ -265,7 +267,9 @@ class Recovery:
                 for case in cases
                 for node_id in case.segment.replicas
             ),
-            lambda node_id, mine: self._calls.fence(node_id, mine, self._timing.fence_call_s),
+            lambda node_id, mine: self._calls.fence(
+                node_id, mine, self._timing.fence_call_ms / 1000
+            ),
             take,
             lambda: all(case.may_decide() for case in cases),
         )
@@ -307,7 +311,7 @@ class Recovery:
                 for node_id in case.segment.replicas
             ),
             lambda node_id, mine: self._calls.fence(
-                node_id, mine, self._timing.copy_call_s, salvage=True
+                node_id, mine, self._timing.copy_call_ms / 1000, salvage=True
             ),
             take,
             lambda: False,
@@ -387,7 +391,9 @@ class Recovery:
         reports = self._copies.count
         await self._case_calls.ask(
             by_node(asked),
-            lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
+            lambda node_id, mine: self._calls.write_back(
+                node_id, mine, self._timing.copy_call_ms / 1000
+            ),
             take,
             lambda: all(case.donor is not None for case in cases),
         )
@@ -418,7 +424,9 @@ class Recovery:
                 asked.append((node_id, (case, item)))
         await self._case_calls.ask(
             by_node(asked),
-            lambda node_id, mine: self._calls.write_back(node_id, mine, self._timing.copy_call_s),
+            lambda node_id, mine: self._calls.write_back(
+                node_id, mine, self._timing.copy_call_ms / 1000
+            ),
             take,
             lambda: all(case.is_written() for case in cases),
         )

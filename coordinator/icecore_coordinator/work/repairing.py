@@ -56,7 +56,9 @@ class Repairer:
         self._pages = ports.pages
         self._clock = ports.clock
         self._timing = ports.timing
-        self._backoff: Backoff[SegmentId] = Backoff(ports.clock)
+        self._backoff: Backoff[SegmentId] = Backoff(
+            ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
+        )
         self._copying: set[tuple[NodeId, SegmentId]] = set()
         """Targets of what is under way."""
         self._tries: dict[SegmentId, int] = {}
@@ -193,7 +195,7 @@ class Repairer:
                 )
                 for each in repairs
             ]
-            results = await self._calls.write_back(target, items, self._timing.copy_call_s)
+            results = await self._calls.write_back(target, items, self._timing.copy_call_ms / 1000)
             for repair, result in zip(repairs, results, strict=True):
                 if isinstance(result, IcecoreError):
                     self._log_failure(repair, result)

@@ -15,11 +15,8 @@ from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.pages import Pages
 from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.timing import Timing
 from icecore_replication.seal_check import MemberWord, SealClaim, agreed_replicas, check_watermark
-
-CALL_S = 3.0
-PATIENCE_MS = 1_000.0
-"""For members that do not answer, when those that did are enough: produce waits meanwhile."""
 
 Words = dict[SegmentId, dict[NodeId, MemberWord]]
 """By segment and node."""
@@ -29,13 +26,21 @@ class SealChecker:
     """Asks the members of segments that are to be sealed, and judges."""
 
     def __init__(
-        self, *, calls: NodeCalls, live: Liveness, heard: Heard, pages: Pages, clock: Clock
+        self,
+        *,
+        calls: NodeCalls,
+        live: Liveness,
+        heard: Heard,
+        pages: Pages,
+        clock: Clock,
+        timing: Timing,
     ) -> None:
         self._calls = calls
         self._live = live
         self._heard = heard
         self._pages = pages
         self._clock = clock
+        self._timing = timing
 
     async def check(self, claims: Sequence[SealClaim]) -> list[tuple[NodeId, ...] | IcecoreError]:
         """The members that confirm each claim, or why it is refused; same order."""
@@ -76,11 +81,15 @@ class SealChecker:
         answers = await fan_out(
             self._clock,
             {
-                node_id: self._calls.check_seal(node_id, [each.segment_id for each in mine], CALL_S)
+                node_id: self._calls.check_seal(
+                    node_id,
+                    [each.segment_id for each in mine],
+                    self._timing.seal_check_call_ms / 1000,
+                )
                 for node_id, mine in asked.items()
             },
             required=[node_id for node_id in asked if self._live.is_live(node_id)],
-            patience_ms=PATIENCE_MS,
+            patience_ms=self._timing.seal_check_wait_ms,
             is_enough=is_enough,
         )
         for node_id, found in answers.items():

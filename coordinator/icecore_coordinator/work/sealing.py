@@ -86,7 +86,9 @@ class LiveSealing:
         self._gains = gains
         self._ready: dict[SegmentId, SegmentId] = {}
         """Segment to its prepared and confirmed successor."""
-        self._preparing: Backoff[SegmentId] = Backoff(ports.clock)
+        self._preparing: Backoff[SegmentId] = Backoff(
+            ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
+        )
 
     async def prepare(
         self, asker: Asker, segments: Sequence[tuple[SegmentId, Epoch]]

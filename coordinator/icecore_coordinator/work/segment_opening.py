@@ -16,7 +16,6 @@ from icecore.errors import IcecoreError, StorageError
 from icecore.model import NO_NODE, Incarnation, NodeId, Segment, SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.placement import Placer
 from icecore_coordinator.decisions.segment_changes import Opening, drop_prepared, prepare
 from icecore_coordinator.ledger import Ledger
@@ -25,6 +24,7 @@ from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, NodeRecord, PartitionKey, SegmentRecord
+from icecore_coordinator.timing import Timing
 from icecore_replication.producers import BATCHES_KEPT, BATCHES_KEPT_FIRST, keeping
 
 _log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class SegmentOpening:
         answers = await fan_out(
             self._clock,
             {
-                node_id: self._calls.open(node_id, mine, self._timing.node_call_s)
+                node_id: self._calls.open(node_id, mine, self._timing.node_call_ms / 1000)
                 for node_id, mine in grouped.items()
             },
             required=[node_id for node_id in grouped if self._live.is_live(node_id)],

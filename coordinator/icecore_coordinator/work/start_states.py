@@ -14,7 +14,6 @@ from icecore.errors import IcecoreError
 from icecore.model import NodeId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import is_sealed_state
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
@@ -24,6 +23,7 @@ from icecore_coordinator.nodes.pages import Pages
 from icecore_coordinator.state.cluster_state import segments_from
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey, SegmentRecord
+from icecore_coordinator.timing import Timing
 
 _log = logging.getLogger(__name__)
 
@@ -145,12 +145,12 @@ class StartStates:
             self._clock,
             {
                 node_id: self._calls.write_back(
-                    node_id, [_item(each) for each in mine], self._timing.node_call_s
+                    node_id, [_item(each) for each in mine], self._timing.node_call_ms / 1000
                 )
                 for node_id, mine in grouped.items()
             },
             required=list(grouped),
-            patience_ms=self._timing.node_call_s * 1000,
+            patience_ms=self._timing.node_call_ms,
             is_enough=lambda _: False,
         )
         found: list[tuple[_Wanted, Written]] = []

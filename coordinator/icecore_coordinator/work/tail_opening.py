@@ -35,7 +35,9 @@ class TailOpener:
         self._open_wait_ms = ports.timing.open_wait_ms
         self._starts = starts
         self._opening = opening
-        self.backoff: Backoff[PartitionKey] = Backoff(ports.clock)
+        self.backoff: Backoff[PartitionKey] = Backoff(
+            ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
+        )
         """Of partitions: who waits for one says so here."""
 
     def needed(self) -> list[PartitionKey]:

@@ -13,7 +13,6 @@ from icecore_coordinator.work.roll_asking import ask_to_roll
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 ROLLS_AT_ONCE = 8
-ROLL_WAIT_MS = 5_000.0
 ROLL_WAIT_MS_MAX = 60_000.0
 
 
@@ -24,7 +23,9 @@ class TailRolls:
         self._ledger = ports.ledger
         self._calls = ports.calls
         self._timing = ports.timing
-        self._rolling: Backoff[SegmentId] = Backoff(ports.clock, ROLL_WAIT_MS, ROLL_WAIT_MS_MAX)
+        self._rolling: Backoff[SegmentId] = Backoff(
+            ports.clock, ports.timing.roll_retry_ms, ROLL_WAIT_MS_MAX
+        )
 
     async def roll(self, tails: Iterable[Segment], why: str) -> None:
         """Ask the leaders of those that are active and were not asked just now."""
@@ -38,7 +39,7 @@ class TailRolls:
         self._rolling.take(each.segment_id for each in ripe)
         try:
             for leader, mine in by_node((each.leader, each) for each in ripe).items():
-                await ask_to_roll(self._calls, leader, mine, why, self._timing.node_call_s)
+                await ask_to_roll(self._calls, leader, mine, why, self._timing.node_call_ms / 1000)
         finally:
             for each in ripe:
                 self._rolling.release(each.segment_id, is_done=False)

@@ -28,7 +28,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 _log = logging.getLogger(__name__)
 
 ATTEMPTS_PER_SWEEP = 200
-SWEEP_WAIT_MS = 1_000.0
 SWEEP_WAIT_MS_MAX = 60_000.0
 
 
@@ -46,8 +45,9 @@ class Sweeper:
         self._calls = TierCalls(ports.calls)
         self._errors = errors
         self._nodes = TierNodes(ports.ledger.state, ports.live, ports.clock)
-        self._attempts: Backoff[SegmentId] = Backoff(ports.clock, SWEEP_WAIT_MS, SWEEP_WAIT_MS_MAX)
-        self._topics: Backoff[bytes] = Backoff(ports.clock, SWEEP_WAIT_MS, SWEEP_WAIT_MS_MAX)
+        waits_ms = ports.timing.sweep_retry_ms, SWEEP_WAIT_MS_MAX
+        self._attempts: Backoff[SegmentId] = Backoff(ports.clock, *waits_ms)
+        self._topics: Backoff[bytes] = Backoff(ports.clock, *waits_ms)
 
     async def look(self) -> None:
         """Release what is retired, then sweep what is closed."""
@@ -81,7 +81,7 @@ class Sweeper:
         items = [SweepItem(tiers[each.segment_id], each.attempt) for each in due]
         results: Sequence[IcecoreError | bool]
         try:
-            results = await self._calls.sweep(node_id, items, self._timing.tier_call_s)
+            results = await self._calls.sweep(node_id, items, self._timing.tier_call_ms / 1000)
         except IcecoreError as error:
             results = [error] * len(items)
         done = [
@@ -104,7 +104,9 @@ class Sweeper:
         """``is_last`` is judged before the call: what is closed after it may still be put."""
         is_last = not self._ledger.state.tiers.of_topic.get(topic_id)
         try:
-            error = await self._calls.empty_topic(node_id, topic_id, self._timing.tier_call_s)
+            error = await self._calls.empty_topic(
+                node_id, topic_id, self._timing.tier_call_ms / 1000
+            )
         except IcecoreError as failure:
             error = failure
         self._nodes.note(node_id, is_done=error is None)

@@ -22,7 +22,6 @@ TABLES_PER_LOOK = 64
 COPIES_PER_TABLE = 500_000
 """Of a partition in one call: 70 bytes each, and a message has 64 MiB at most. An order of a part
 would take the other copies out of the table."""
-TABLE_WAIT_MS = 1_000.0
 TABLE_WAIT_MS_MAX = 60_000.0
 
 
@@ -41,7 +40,7 @@ class TierTables:
         self._errors = errors
         self._nodes = TierNodes(ports.ledger.state, ports.live, ports.clock)
         self._backoff: Backoff[PartitionKey] = Backoff(
-            ports.clock, TABLE_WAIT_MS, TABLE_WAIT_MS_MAX
+            ports.clock, ports.timing.table_retry_ms, TABLE_WAIT_MS_MAX
         )
 
     async def look(self) -> None:
@@ -60,7 +59,7 @@ class TierTables:
         self._backoff.take([key])
         try:
             _check_size(item)
-            error = await self._calls.commit_table(node_id, item, self._timing.tier_call_s)
+            error = await self._calls.commit_table(node_id, item, self._timing.tier_call_ms / 1000)
         except IcecoreError as failure:
             error = failure
         finally:

@@ -35,11 +35,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-OPEN_WAIT_MS = 10_000.0
-"""How long a creation waits for its first segments; they open later all the same."""
-DELETE_WAIT_MS = 10_000.0
-"""How long a deletion for good waits for its end; it goes on all the same."""
-
 
 class Topics:
     """Acts on topics, each on its own.
@@ -189,7 +184,8 @@ class Topics:
         )
         if topic.is_deleting:
             await self._ledger.until(
-                lambda state: topic.topic_id not in state.topics, DELETE_WAIT_MS
+                lambda state: topic.topic_id not in state.topics,
+                self._timing.topic_delete_wait_ms,
             )
         return topic
 
@@ -226,7 +222,9 @@ class Topics:
         except NotCoordinatorError as error:
             raise UnavailableError(f"{error.message}; the next one opens partitions") from error
         with self._tails.awaited(_without_tail(self._ledger.state, topic_id)):
-            await self._ledger.until(lambda state: not _without_tail(state, topic_id), OPEN_WAIT_MS)
+            await self._ledger.until(
+                lambda state: not _without_tail(state, topic_id), self._timing.topic_open_wait_ms
+            )
 
     async def roll(self, name: str, why: str) -> list[IcecoreError | None]:
         """Have leaders seal a topic's active segments now: per partition None, or why its segment
@@ -245,11 +243,11 @@ class Topics:
         answers = await fan_out(
             self._clock,
             {
-                node_id: self._calls.roll(node_id, mine, why, self._timing.node_call_s)
+                node_id: self._calls.roll(node_id, mine, why, self._timing.node_call_ms / 1000)
                 for node_id, mine in grouped.items()
             },
             required=list(grouped),
-            patience_ms=2 * self._timing.node_call_s * 1000,
+            patience_ms=2 * self._timing.node_call_ms,
             is_enough=lambda _: False,
         )
         for node_id, mine in grouped.items():

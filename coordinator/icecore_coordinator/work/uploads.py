@@ -25,10 +25,8 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 _log = logging.getLogger(__name__)
 
 UPLOADS_PER_NODE = 2
-SEGMENT_WAIT_MS = 5_000.0
 SEGMENT_WAIT_MS_MAX = 600_000.0
 """Each attempt that fails is one more to be swept, and to be remembered for a day."""
-NODE_WAIT_MS = 1_000.0
 NODE_WAIT_MS_MAX = 60_000.0
 
 
@@ -58,9 +56,11 @@ class Uploads:
         self._errors = errors
         self._spawn = spawn
         self._segments: Backoff[SegmentId] = Backoff(
-            ports.clock, SEGMENT_WAIT_MS, SEGMENT_WAIT_MS_MAX
+            ports.clock, ports.timing.upload_retry_ms, SEGMENT_WAIT_MS_MAX
         )
-        self._nodes: Backoff[NodeId] = Backoff(ports.clock, NODE_WAIT_MS, NODE_WAIT_MS_MAX)
+        self._nodes: Backoff[NodeId] = Backoff(
+            ports.clock, ports.timing.upload_node_retry_ms, NODE_WAIT_MS_MAX
+        )
         self._calling = calling
         self._failed: dict[SegmentId, NodeId] = {}
         """Who had the last attempt, which failed: another one is asked, if there is one."""
@@ -143,7 +143,7 @@ class Uploads:
             return False
         item = UploadItem(state.assignment(record), tier.attempt, tier.tier_format)
         try:
-            found = await self._calls.upload(tier.owner, item, self._timing.upload_call_s)
+            found = await self._calls.upload(tier.owner, item, self._timing.upload_call_ms / 1000)
         except IcecoreError as error:
             found = error
         self._nodes.release(tier.owner, is_done=not isinstance(found, IcecoreError))

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from icecore.rpc.ports import Clock
-from icecore_coordinator.config import Timing
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.pages import Pages
 from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.timing import Timing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,8 @@ from icecore.model import PARQUET_FORMAT, Segment, SegmentId
 from icecore.rpc import convert
 from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2
+from icecore_node.timing import NodeTiming
 
-AGE_MS: Final = 10_000.0
-"""How old an answer may be; deletions are heard of so late."""
-REFUSAL_AGE_MS: Final = 1_000.0
-"""The same of an answer that there is no such copy: who asks again and again asks us only."""
 KNOWN_MAX: Final = 16_384
 
 Ask: TypeAlias = Callable[[SegmentId], Awaitable[coordinator_pb2.TieredSegment]]
@@ -50,11 +47,14 @@ class Descriptions:
     Args:
         ask: The coordinator, of one segment; it gathers what is asked at once.
         clock: Says how old an answer is.
+        timing: Says how old one may be. Deletions are heard of so late; and who asks again and
+            again for a copy that does not exist asks us only.
     """
 
-    def __init__(self, ask: Ask, clock: Clock) -> None:
+    def __init__(self, ask: Ask, clock: Clock, timing: NodeTiming) -> None:
         self._ask = ask
         self._clock = clock
+        self._timing = timing
         self._known: OrderedDict[SegmentId, _Known] = OrderedDict()
         self._asking: dict[SegmentId, asyncio.Task[_Known]] = {}
 
@@ -86,7 +86,9 @@ class Descriptions:
 
     def _is_old(self, known: _Known) -> bool:
         age_ms = self._clock.monotonic_ms() - known.asked_ms
-        return age_ms >= (REFUSAL_AGE_MS if known.description is None else AGE_MS)
+        if known.description is None:
+            return age_ms >= self._timing.refusal_keep_ms
+        return age_ms >= self._timing.description_keep_ms
 
     async def _renewed(self, segment_id: SegmentId, before: _Known | None) -> _Known:
         task = self._asking.get(segment_id)

@@ -26,7 +26,7 @@ def make_cold_reading(
     return ColdReading(
         ColdParts(
             store=store,
-            descriptions=Descriptions(ask, context.clock),
+            descriptions=Descriptions(ask, context.clock, settings.timing),
             cache=ColdCache(disk, settings.cold_memory_bytes, ports.executor),
             admission=Admission(context.clock),
             executor=ports.executor,

@@ -41,7 +41,6 @@ _FromThisNode: TypeAlias = (
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
-RETRY_S = 0.1
 CALL_TIMEOUT_S = 5.0
 SEAL_TIMEOUT_S = 15.0
 
@@ -137,7 +136,7 @@ class CoordinatorLink:
                     address=self.address,
                     error=error,
                 )
-                await asyncio.sleep(RETRY_S * 5)
+                await asyncio.sleep(self._context.settings.timing.registration_retry_ms / 1000)
             else:
                 return coordinator_pb2.RegisterResponse.FromString(answer)
 
@@ -200,7 +199,7 @@ class CoordinatorLink:
                         error=error,
                     )
                     return
-                await asyncio.sleep(RETRY_S * 5)
+                await asyncio.sleep(self._context.settings.timing.registration_retry_ms / 1000)
             else:
                 return
 

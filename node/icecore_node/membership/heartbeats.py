@@ -16,7 +16,7 @@ from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
 from icecore_node.identity.beat_news import BeatNews, Standing
 from icecore_node.identity.lease import Lease
-from icecore_node.link.coordinator_link import RETRY_S, CoordinatorLink
+from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.membership.disk_report import DiskReport
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Heartbeats:
                 self._coordinator.next_address()
             finally:
                 stream.cancel()
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._context.settings.timing.heartbeat_retry_ms / 1000)
 
     async def _converse(self, stream: ClientStream) -> None:
         self._news.begin(self._standing())

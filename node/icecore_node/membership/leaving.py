@@ -14,9 +14,6 @@ from icecore_node.registry.table import ReplicaTable
 
 _log = logging.getLogger(__name__)
 
-SHRINK_WAIT_MS = 1_000.0
-"""Leaders need a few round trips to the coordinator."""
-
 
 class Leaving:
     """The way out of one node."""
@@ -58,7 +55,8 @@ class Leaving:
             event(_log, logging.INFO, "nobody_takes_over", leads=len(self._leaders.all()))
             return
         heartbeats.announce(leaving=True)
-        await self._wait_while(self._is_waited_for, SHRINK_WAIT_MS)
+        # Leaders need a few round trips to the coordinator.
+        await self._wait_while(self._is_waited_for, context.settings.timing.shrink_wait_ms)
         event(
             _log,
             logging.INFO,

@@ -6,7 +6,6 @@ here, nothing is asked, and the mirror is as old as the last message.
 
 import asyncio
 import logging
-from typing import Final
 
 from icecore.errors import IcecoreError
 from icecore.model import Token
@@ -18,9 +17,6 @@ from icecore_node.link.coordinator_link import CALL_TIMEOUT_S, CoordinatorLink
 from icecore_node.registry.topic_mirror import TopicMirror
 
 _log = logging.getLogger(__name__)
-
-DISTANCE_S: Final = 0.2
-"""Between two questions: what changes all the time is asked for together."""
 
 
 class TopicFollowing:
@@ -53,7 +49,8 @@ class TopicFollowing:
                 await self._catch_up()
             except IcecoreError as error:  # the next beat that is answered says it again
                 event(_log, logging.INFO, "topics_not_followed", error=error)
-            await asyncio.sleep(DISTANCE_S)
+            # What changes all the time is asked for together.
+            await asyncio.sleep(self._context.settings.timing.topic_follow_ms / 1000)
 
     async def _catch_up(self) -> None:
         """Page after page until the mirror is whole, or a page does not follow."""

@@ -30,7 +30,6 @@ from icecore_node.storage.engine import LogTail, NotAsSealed
 
 _log = logging.getLogger(__name__)
 
-SPACE_RETRY_S = 1.0
 SEALS_AT_ONCE = 4
 LOOK_S = 0.1
 """How often it is seen whether those that are put off may go on."""
@@ -91,8 +90,9 @@ class SealFinisher:
                 self._begun.discard(replica.segment_id)
                 self._readers.wake(replica.partition_key)
             else:
+                retry_s = self._context.settings.timing.space_retry_ms / 1000
                 loop = asyncio.get_running_loop()
-                loop.call_later(SPACE_RETRY_S, self._put, replica, segment)
+                loop.call_later(retry_s, self._put, replica, segment)
         self._sealers -= 1
 
     async def _is_over(self, replica: Replica, segment: Segment) -> bool:

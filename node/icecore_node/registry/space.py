@@ -21,8 +21,6 @@ from icecore_node.storage.memory_levels import is_tight
 
 _log = logging.getLogger(__name__)
 
-RETRY_S = 1.0
-
 
 class FollowerSpace:
     """Loop only."""
@@ -61,7 +59,7 @@ class FollowerSpace:
     async def _follow_again(self, replica: Replica) -> None:
         role = replica.role
         while replica.life.is_idle or (role is not None and replica.role is role):
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(self._context.settings.timing.space_retry_ms / 1000)
             if not await self._has_room(replica):
                 continue
             async with self._orders.alone(replica.segment_id):

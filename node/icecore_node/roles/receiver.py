@@ -31,8 +31,6 @@ from icecore_node.roles.follower import Delivery, Follower
 
 _log = logging.getLogger(__name__)
 
-RECONNECT_S = 0.1
-
 
 class LeaderLink:
     """The stream to one leader node."""
@@ -142,7 +140,7 @@ class LeaderLink:
                     event(
                         _log, logging.ERROR, "stream_failed", node_id=self._leader_id, exc_info=True
                     )
-            await asyncio.sleep(RECONNECT_S)
+            await asyncio.sleep(self._context.settings.timing.reconnect_ms / 1000)
 
     async def _converse(self, address: str, leader_incarnation: Incarnation) -> None:
         stream = self._context.net.open_stream(address, REPLICATION["Replicate"])

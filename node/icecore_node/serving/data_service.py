@@ -58,10 +58,9 @@ class DataService:
         request = framing.parse(data_pb2.DescribeSettingsRequest, body)
         if request.cluster_id:
             self._context.identity.check_cluster(request.cluster_id)
-        settings = self._context.settings
         found = data_pb2.DescribeSettingsResponse()
-        for name, value in settings.model_dump(mode="json").items():
-            found.settings.add(name=name, value=json.dumps(value), source=settings.source_of(name))
+        for name, value, source, _meaning in self._context.settings.listed():
+            found.settings.add(name=name, value=json.dumps(value), source=source)
         return found.SerializeToString()
 
     async def init_producer(self, body: Received, _: CallContext) -> bytes:

@@ -20,8 +20,6 @@ _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 1_000
 """In one question; the next one follows when half of them are given away."""
-_DISTANCE_S: Final = 1.0
-"""Between two questions of which the first failed."""
 
 
 class ProducerIds:
@@ -57,7 +55,7 @@ class ProducerIds:
             except IcecoreError as error:
                 event(_log, logging.INFO, "producer_ids_not_got", left=len(self._ids), error=error)
                 self._is_low.set()
-                await asyncio.sleep(_DISTANCE_S)
+                await asyncio.sleep(self._context.settings.timing.producer_id_retry_ms / 1000)
 
     async def _ask(self) -> None:
         """Get more, unless somebody else did meanwhile."""

@@ -27,7 +27,6 @@ from icecore_node.roles.leader import Leader
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX = 2 << 20
-READ_AGAIN_S = 1.0
 WATERMARK_DELAY_S = 0.025
 """A watermark that moved alone waits this long for data or other watermarks to travel with.
 
@@ -327,8 +326,9 @@ class FollowerSender:
         except IcecoreError as error:
             event(_log, logging.ERROR, "follower_read_failed", segment_id=segment_id, error=error)
             if isinstance(error, SHORTAGES):
+                again_s = self._context.settings.timing.read_again_ms / 1000
                 loop = asyncio.get_running_loop()
-                loop.call_later(READ_AGAIN_S, self._read_again, segment_id)
+                loop.call_later(again_s, self._read_again, segment_id)
             return self._sent.get(segment_id) is not sent  # who attached again has a try of its own
         if self._is_closed or not body:
             return False

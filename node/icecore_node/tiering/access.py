@@ -27,15 +27,13 @@ from icecore_node.tiering.object_store import (
     check_store,
 )
 from icecore_node.tiering.ports import Table, TierPorts
+from icecore_node.timing import NodeTiming
 
 _log = logging.getLogger(__name__)
 
 MARKER_KEY: Final = "_icecore/cluster.json"
 MARKER_BYTES_MAX: Final = 4096
-RETRY_S: Final = (1.0, 60.0)
-"""After a failure, doubled with each further one."""
-LOOK_AGAIN_S: Final = 300.0
-"""Credentials expire, and somebody may change what they allow."""
+RETRY_MS_MAX: Final = 60_000
 
 
 class TierAccess:
@@ -45,12 +43,17 @@ class TierAccess:
         ports: None of a node that has none.
         rng: For names of probes.
         metrics: Say whether it is there.
+        timing: How often it is looked at. Credentials expire, and somebody may change what they
+            allow.
     """
 
-    def __init__(self, ports: TierPorts | None, rng: Rng, metrics: NodeMetrics) -> None:
+    def __init__(
+        self, ports: TierPorts | None, rng: Rng, metrics: NodeMetrics, timing: NodeTiming
+    ) -> None:
         self._ports = ports
         self._rng = rng
         self._metrics = metrics
+        self._timing = timing
         self._cluster_id = b""
         self._is_proved = False
         self._problem: IcecoreError | None = (
@@ -88,7 +91,7 @@ class TierAccess:
         """Look at it now and then; until cancelled. Only where there is one."""
         assert self._ports is not None
         self._cluster_id = cluster_id
-        wait_s = RETRY_S[0]
+        wait_ms = self._timing.store_retry_ms
         while True:
             try:
                 await self.look(self._ports.store)
@@ -97,14 +100,14 @@ class TierAccess:
                     event(_log, logging.WARNING, "object_store_refused", error=error)
                 self._problem = error
                 self._metrics.tier_up.set(0)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_S[1])
+                await asyncio.sleep(wait_ms / 1000)
+                wait_ms = min(2 * wait_ms, RETRY_MS_MAX)
                 continue
             if self._problem is not None:
                 event(_log, logging.INFO, "object_store_ready")
-            self._problem, wait_s = None, RETRY_S[0]
+            self._problem, wait_ms = None, self._timing.store_retry_ms
             self._metrics.tier_up.set(1)
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(self._timing.store_look_ms / 1000)
 
     async def look(self, store: ObjectStore) -> None:
         """Prove that it can be used, and that it is ours.

@@ -26,7 +26,6 @@ from icecore_node.storage.port import Store
 
 _log = logging.getLogger(__name__)
 
-RETRY_MS = 1_000.0
 RETRY_MS_MAX = 60_000.0
 GROUP_MAX = 16
 """Files of one group: who creates a segment waits for that long at most."""
@@ -116,7 +115,7 @@ class Deletions:
     async def _carry_out(self, segment_id: SegmentId) -> None:
         """Until it is done: room is counted on, and the coordinator says it again only to the next
         stream. What lies on a lost disk waits for that (R83)."""
-        wait_ms = RETRY_MS
+        wait_ms: float = self._context.settings.timing.deletion_retry_ms
         try:
             while True:
                 turn_ms = self._turns.take(self._context.clock.monotonic_ms())

@@ -22,9 +22,6 @@ from icecore_node.replica.replica import Replica
 
 _log = logging.getLogger(__name__)
 
-CALM_S = 3.0
-"""Between the first of a crowd of seals and its digest."""
-RETRY_S = 1.0
 REPORT_MAX = 256
 
 
@@ -40,6 +37,7 @@ class DigestReporter:
         reading: ReplicaReading,
     ) -> None:
         self._context = context
+        self._timing = context.settings.timing
         self._coordinator = coordinator
         self._queue = queue
         self._damage = damage
@@ -49,7 +47,7 @@ class DigestReporter:
         """Until cancelled."""
         while True:
             await self._queue.wait()
-            await asyncio.sleep(CALM_S)
+            await asyncio.sleep(self._timing.digest_calm_ms / 1000)
             done: list[Replica] = []
             queue = self._queue.take()
             while queue:
@@ -98,7 +96,7 @@ class DigestReporter:
                 errors = await self._coordinator.report_digests(digests)
             except IcecoreError as error:
                 event(_log, logging.INFO, "digests_not_reported", error=error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._timing.digest_retry_ms / 1000)
             else:
                 break
         for replica, verdict in zip(replicas, errors, strict=True):
@@ -121,7 +119,7 @@ class DigestReporter:
             except SHORTAGES as error:
                 segment_id = replica.segment_id
                 event(_log, logging.WARNING, "not_verified", segment_id=segment_id, error=error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._timing.digest_retry_ms / 1000)
         if is_sound:
             why = "its full digest is not the one that others report, and nothing else is wrong"
             self._damage.report_dispute(replica, why)

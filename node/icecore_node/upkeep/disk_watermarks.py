@@ -21,8 +21,6 @@ from icecore_node.storage.port import DiskUsage
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-
 
 class DiskWatch:
     """Looks at the disks now and then, and acts when the level of one has changed."""
@@ -43,7 +41,7 @@ class DiskWatch:
                 event(_log, logging.WARNING, "disk_space_unknown", error=error)
             else:
                 await self._act([each for each in usage if not each.problem])
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._context.settings.timing.disk_look_ms / 1000)
 
     async def _act(self, usage: list[DiskUsage]) -> None:
         levels = {each.name: self._level(each) for each in usage}

@@ -10,7 +10,6 @@ from typing import Final
 
 from icecore_node.context import NodeContext
 
-LOOK_AGAIN_S: Final = 0.5
 REST_S_MAX: Final = 0.1
 """After a long step: entries need memory meanwhile."""
 
@@ -24,8 +23,9 @@ class IndexTender:
     async def run(self) -> None:
         """Until cancelled."""
         clock, executor = self._context.clock, self._context.executor
+        look_s = self._context.settings.timing.index_look_ms / 1000
         while True:
             began_ms = clock.monotonic_ms()
             has_more = await executor.run(self._context.store.index.tend)
             took_s = (clock.monotonic_ms() - began_ms) / 1000
-            await asyncio.sleep(min(took_s, REST_S_MAX) if has_more else LOOK_AGAIN_S)
+            await asyncio.sleep(min(took_s, REST_S_MAX) if has_more else look_s)

@@ -25,7 +25,6 @@ from icecore_node.replica.replica import Replica
 
 _log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 10.0
 DAY_MS = 24 * 3600 * 1000.0
 
 
@@ -58,7 +57,7 @@ class Scrubber:
                     break
                 if is_done:
                     self._done_ms[replica.segment_id] = self._context.clock.monotonic_ms()
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(self._context.settings.timing.scrub_look_ms / 1000)
 
     async def _verify_index(self, replica: Replica, bytes_per_s: int) -> None:
         """Damage of an index costs no replica: it is made again."""

@@ -40,7 +40,6 @@ _log = logging.getLogger(__name__)
 
 TRIES: Final = 4
 """Of one order, when other nodes commit to the same table."""
-RETRY_S: Final = 0.2
 READS_AT_ONCE: Final = 16
 WITHOUT_ROWS_MAX: Final = 100_000
 TOPIC_CHARACTERS_MAX: Final = 249
@@ -111,7 +110,8 @@ class TierTables:
             except ConflictError:
                 if again == TRIES - 1:
                     raise
-                await asyncio.sleep(RETRY_S * (again + self._context.rng.random()))
+                retry_s = self._context.settings.timing.table_retry_ms / 1000
+                await asyncio.sleep(retry_s * (again + self._context.rng.random()))
         raise AssertionError("the last try returns or raises")
 
     async def _commit(self, asked: PublishedPartition, check: Callable[[], None]) -> bool:

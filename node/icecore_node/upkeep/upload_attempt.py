@@ -26,10 +26,6 @@ from icecore_replication.digest import FullDigest
 _log = logging.getLogger(__name__)
 
 RUN_BYTES: Final = 1 << 20
-INDEX_LOOKS: Final = 40
-INDEX_LOOK_S: Final = 0.5
-"""A sealed segment gets its index file in the background, usually within seconds. One that has none
-after all these looks is copied without: whoever searches the copy reads all of it."""
 
 
 class SourceDamagedError(StorageError):
@@ -141,15 +137,21 @@ class UploadAttempt:
         return await self._writer.put(key, self._pieces(pieces, runs))
 
     async def _put_index(self, facts: SegmentFacts, key: str) -> StoredObject | None:
-        """The index file as it lies beside the segment."""
+        """The index file as it lies beside the segment.
+
+        A sealed segment gets one in the background, usually within seconds. A segment without one
+        is copied without in the end: whoever searches the copy reads all of it.
+        """
+        timing = self._context.settings.timing
+        looks = max(1, timing.upload_index_wait_ms // timing.index_look_ms)
         index, run = self._context.store.index, self._context.executor.run
-        for _ in range(INDEX_LOOKS):
+        for _ in range(looks):
             # What is damaged is dropped by that, and made again.
             length = await run(index.verify, facts.segment_id)
             if length:
                 return await self._writer.put(key, self._index_pieces(facts, length))
             self._writer.check()
-            await asyncio.sleep(INDEX_LOOK_S)
+            await asyncio.sleep(timing.index_look_ms / 1000)
         event(_log, logging.WARNING, "uploaded_without_index", segment_id=facts.segment_id)
         return None
 

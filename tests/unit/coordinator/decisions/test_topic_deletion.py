@@ -14,7 +14,6 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.model import SegmentState
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import Opening, open_tail, prepare, seal
 from icecore_coordinator.decisions.topic_changes import (
     DELETE_GRACE_MS_MAX,
@@ -34,6 +33,7 @@ from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.state.cluster_state import ClusterState, Placement, live_topics
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, TopicRecord
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.deletions import STORE_EVERY_MS, Deletions
 from icecore_coordinator.work.recovery import DELETED_AT_ONCE, Recovery
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -293,7 +293,7 @@ class Counted:
 
     def start(self) -> None:
         """Another process takes over."""
-        self.deletions = Deletions(cast(Any, self.ledger), CopyReports(), self.clock)
+        self.deletions = Deletions(cast(Any, self.ledger), CopyReports(), self.clock, Timing())
 
     async def run(self, duration_ms: int, step_ms: int = 1_000) -> None:
         for _ in range(duration_ms // step_ms):

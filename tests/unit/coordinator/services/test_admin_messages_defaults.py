@@ -56,7 +56,7 @@ def test_without_any_a_message_stays_as_it_is() -> None:
         ('{"engine": "x"}', "topic_defaults.engine"),
         ('{"retention_ms": -2}', "topic_defaults.retention_ms"),
         ('{"retention_bytes": "many"}', "topic_defaults.retention_bytes"),
-        ("[1]", "dictionary"),
+        ("[1]", "not a table"),
     ],
 )
 def test_bad_defaults_are_named(text: str, why: str) -> None:

@@ -9,7 +9,6 @@ import pytest
 from icecore.errors import UnavailableError
 from icecore.model import Segment
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     Sealing,
@@ -22,6 +21,7 @@ from icecore_coordinator.decisions.topic_changes import add_partitions, missing_
 from icecore_coordinator.nodes.node_calls import Rolling
 from icecore_coordinator.state.cluster_state import ClusterState, Placement
 from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.auditor import Auditor
 from icecore_coordinator.work.gains import ExpectedGains
 from icecore_coordinator.work.repairing import Repairer
@@ -66,7 +66,7 @@ class Audited(Watch):
             timing=Timing(roll_up_wait_ms=0),
         )
         self.auditor = Auditor(
-            ports, cast(Any, None), ExpectedGains(self.clock), self.recovered.append
+            ports, cast(Any, None), ExpectedGains(self.clock, 4_000), self.recovered.append
         )
         self.repairer = Repairer(ports)
 

@@ -7,13 +7,13 @@ import pytest
 
 from icecore.errors import UnavailableError
 from icecore.model import NodeState, Segment
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.placement import Placer
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
 from icecore_coordinator.nodes.node_calls import Rolling
 from icecore_coordinator.state.records import Change
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.gains import ExpectedGains
-from icecore_coordinator.work.leaving import ASK_AGAIN_MS, SETTLE_MS, HandOver
+from icecore_coordinator.work.leaving import HandOver
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import (
     ALL,
@@ -47,7 +47,7 @@ class World:
             clock=self.clock,
             timing=Timing(),
         )
-        gains = ExpectedGains(self.clock)
+        gains = ExpectedGains(self.clock, 4_000)
         self.hand_over = HandOver(ports, gains, self.recovered.append, self.let_go.append)
 
     async def roll(self, node_id: int, segments: list[Segment], *_: Any) -> list[Rolling]:
@@ -70,7 +70,7 @@ class World:
         self.let_go.clear()
         assert self.hand_over.needed() == []
         self.let_go.clear()
-        self.clock.now += SETTLE_MS
+        self.clock.now += Timing().hand_over_settle_ms
         return [each.segment_id for each in self.hand_over.needed()]
 
 
@@ -125,7 +125,7 @@ async def test_leader_is_asked_once_a_while(world: World) -> None:
     await world.hand_over.hand_over([segment(world.state)])
     assert world.asked == [(1, [1])] and not world.recovered
     assert world.hand_over.needed() == []
-    world.clock.now += ASK_AGAIN_MS
+    world.clock.now += Timing().hand_over_retry_ms
     assert world.hand_over.needed() == [segment(world.state)]
 
 

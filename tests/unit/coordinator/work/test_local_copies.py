@@ -8,7 +8,6 @@ from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work import local_copies
-from icecore_coordinator.work.local_copies import LOOK_EVERY_MS
 from tests.support.cluster_states import KEY, SETTINGS
 from tests.support.tier_states import published, tiered_topic
 from tests.support.tier_world import TierWorld
@@ -27,7 +26,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[PartitionKey]:
 
 
 async def look(world: TierWorld) -> None:
-    world.clock.now += LOOK_EVERY_MS
+    world.clock.now += world.timing.local_look_ms
     await world.local.look()
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from icecore.model import KEEP_ALL, Incarnation, NodeId, NodeState, SegmentId, SegmentState
 from icecore.process.system import SystemRng
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_deletion import delete_topic, undelete_topic
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_calls import Written
 from icecore_coordinator.state.records import Change, updated_segment
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.producers import snapshot_digest

@@ -10,8 +10,8 @@ from icecore.model import NodeId
 from icecore_coordinator.decisions.segment_changes import Opening, Sealing, seal
 from icecore_coordinator.nodes.node_calls import WriteBackItem
 from icecore_coordinator.state.records import Change
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work import repairing
-from icecore_coordinator.work.backoff import WAIT_MS_MAX
 from tests.support.cluster_states import (
     ALL,
     DIGEST,
@@ -96,7 +96,7 @@ async def test_what_can_t_be_copied_from_one_to_another_is_copied_otherwise() ->
     thin(audited, 100)
     for _ in range(5):
         await audited.repairer.repair()
-        audited.clock.now += WAIT_MS_MAX
+        audited.clock.now += Timing().retry_max_ms
     nodes = audited.state.nodes
     one, other = (nodes[NodeId(each)].address for each in (1, 2))
     assert sorted(calls.asked[:4]) == sorted([(one, 3), (other, 3), (one, 4), (other, 4)])

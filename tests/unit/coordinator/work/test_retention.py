@@ -8,13 +8,13 @@ import pytest
 
 from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeError
 from icecore.model import Retention as Kept
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, CountedTime
 from icecore_coordinator.work.local_copies import LocalCopies
 from icecore_coordinator.work.reclaiming import Reclaimer
@@ -47,7 +47,7 @@ class World:
                 clock=self.clock,
                 live=self.state.live,
                 copies=CopyReports(),
-                timing=Timing(heartbeat_ms=1),
+                timing=Timing(heartbeat_ms=10),
             ),
         )
         self.retention = Retention(ports, cast(Any, self))

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import add_sealed_replica
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, updated_segment
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work import surplus as module
 from icecore_coordinator.work.surplus import SurplusCopies
 from icecore_coordinator.work.worker_ports import WorkerPorts

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from icecore.errors import UnavailableError
 from icecore.model import NodeId, Segment
-from icecore_coordinator.config import Timing
 from icecore_coordinator.nodes.node_calls import Rolling
-from icecore_coordinator.work.tail_rolls import ROLL_WAIT_MS, TailRolls
+from icecore_coordinator.timing import Timing
+from icecore_coordinator.work.tail_rolls import TailRolls
 from tests.support.cluster_states import segment, started
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 
@@ -40,7 +40,7 @@ async def test_a_leader_that_is_away_keeps_nobody_from_being_asked() -> None:
     assert calls.asked == [1, 2]
     await rolls.roll(tails[:1], "retention")
     assert calls.asked == [1, 2], "it was asked just now"
-    clock.now += ROLL_WAIT_MS
+    clock.now += Timing().roll_retry_ms
     calls.away = ()
     await rolls.roll(tails[:1], "retention")
     assert calls.asked == [1, 2, 1]

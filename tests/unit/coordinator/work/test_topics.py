@@ -9,7 +9,6 @@ import pytest
 from icecore.errors import NotEnoughReplicasError, UnavailableError
 from icecore.model import KEEP_ALL, NodeState, SegmentState
 from icecore.process.system import SystemRng
-from icecore_coordinator.config import Timing
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     open_tail,
@@ -24,7 +23,7 @@ from icecore_coordinator.state.cluster_state import ClusterState, Placement
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
-from icecore_coordinator.work import lossy_acts, topics
+from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.lossy_acts import LossyActs
 from icecore_coordinator.work.topics import Topics
@@ -39,21 +38,24 @@ class World:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.live = Liveness()
-        clock, unused = FakeClock(), cast(Any, None)
-        ports = WorkerPorts(
-            ledger=ledger,
+        self.clock = FakeClock()
+        self.tails: Backoff[PartitionKey] = Backoff(self.clock, 200, 5_000)
+        self.recoveries: Backoff[int] = Backoff(self.clock, 200, 5_000)
+        self.topics = Topics(self.ports(), self.tails, SystemRng())
+        self.lossy = LossyActs(self.ports(), self.recoveries)
+
+    def ports(self, **waits: int) -> WorkerPorts:
+        unused = cast(Any, None)
+        return WorkerPorts(
+            ledger=self.ledger,
             calls=unused,
             live=self.live,
             heard=unused,
             copies=CopyReports(),
             pages=unused,
-            clock=clock,
-            timing=Timing(),
+            clock=self.clock,
+            timing=Timing(**waits),
         )
-        self.tails: Backoff[PartitionKey] = Backoff(clock)
-        self.recoveries: Backoff[int] = Backoff(clock)
-        self.topics = Topics(ports, self.tails, SystemRng())
-        self.lossy = LossyActs(ports, self.recoveries)
 
     @property
     def state(self) -> ClusterState:
@@ -108,11 +110,9 @@ async def test_a_creation_waits_until_its_last_partition_is_open(world: World) -
     assert topic.name == "events" and not world.tails.is_waiting
 
 
-async def test_a_creation_that_takes_too_long_is_done_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(topics, "OPEN_WAIT_MS", 1.0)
-    topic = await world.topics.create("events", 1, SETTINGS, 0, KEEP_ALL)
+async def test_a_creation_that_takes_too_long_is_done_all_the_same(world: World) -> None:
+    topics = Topics(world.ports(topic_open_wait_ms=1), world.tails, SystemRng())
+    topic = await topics.create("events", 1, SETTINGS, 0, KEEP_ALL)
     assert not world.state.partitions[topic.topic_id, 0].tail_segment_id
 
 
@@ -154,9 +154,7 @@ async def test_a_deletion_for_good_waits_for_whoever_carries_it_through(world: W
     assert (await deleting).topic_id == topic.topic_id and not world.state.topics
 
 
-async def test_an_unclean_recovery_is_hurried_and_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unclean_recovery_is_hurried_and_waited_for(world: World) -> None:
     creating = asyncio.create_task(world.topics.create("events", 1, SETTINGS, 0, KEEP_ALL))
     await settled()
     segment_id = await world.open_next()
@@ -165,10 +163,9 @@ async def test_an_unclean_recovery_is_hurried_and_waited_for(
     await world.ledger.decide(lambda state: start_recovery(state, segment_id, version))
     world.recoveries.take([segment_id])
     world.recoveries.release(segment_id, is_done=False)
-    monkeypatch.setattr(lossy_acts, "RECOVERY_WAIT_MS", 1.0)
+    impatient = LossyActs(world.ports(unclean_wait_ms=1), world.recoveries)
     with pytest.raises(NotEnoughReplicasError, match="the permission is kept"):
-        await world.lossy.recover_unclean("events", 0, segment_id)
-    monkeypatch.setattr(lossy_acts, "RECOVERY_WAIT_MS", 30_000.0)
+        await impatient.recover_unclean("events", 0, segment_id)
     recovering = asyncio.create_task(world.lossy.recover_unclean("events", 0, segment_id))
     await settled()
     assert not recovering.done() and world.recoveries.is_due(segment_id)

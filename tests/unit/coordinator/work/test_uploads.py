@@ -16,7 +16,6 @@ from icecore.errors import (
 from icecore.tier_records import TierState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.tiering import close
-from icecore_coordinator.work.uploads import SEGMENT_WAIT_MS
 from tests.support.cluster_states import KEY, TOPIC, commit
 from tests.support.tier_states import begun, sealed, tier_of
 from tests.support.tier_world import TierWorld
@@ -62,7 +61,7 @@ async def test_who_fails_is_followed_by_another_node_under_another_number(
     assert tier_of(world.state, segment_id).state is TierState.UPLOADING
     assert [each.attempt for each in tier_of(world.state, segment_id).closed_attempts] == [1]
     assert error.message in world.tiering.errors.of(TOPIC)[0]
-    world.clock.now += SEGMENT_WAIT_MS  # far longer than the wait of node 1
+    world.clock.now += world.timing.upload_retry_ms  # far longer than the wait of node 1
     await world.uploads()
     assert attempts(world) == [(1, 1), (2, 2)]
     assert tier_of(world.state, segment_id).attempt == 2
@@ -77,7 +76,7 @@ async def test_a_segment_that_fails_waits_longer_each_time(world: TierWorld) -> 
         before = len(world.asked)
         await world.uploads()
         tried.append(len(world.asked) - before)
-        world.clock.now += SEGMENT_WAIT_MS
+        world.clock.now += world.timing.upload_retry_ms
     assert [at for at, each in enumerate(tried) if each] == [0, 1, 3, 7, 15, 31]
     assert len({attempt for _, attempt in attempts(world)}) == 6
 

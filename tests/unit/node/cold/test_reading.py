@@ -9,9 +9,9 @@ from icecore.codec.batch import LeaderFlag, iter_batches, parse_header
 from icecore.errors import ObjectStoreBusyError, ThrottledError, UnavailableError
 from icecore.v1 import data_pb2
 from icecore_node.cold import cold_log, row_frames
-from icecore_node.cold.descriptions import AGE_MS, REFUSAL_AGE_MS
 from icecore_node.cold.reading import ColdReading
 from icecore_node.tiering.manifest import TieredDamageError
+from icecore_node.timing import NodeTiming
 from tests.conformance.log_builder import TOPIC
 from tests.simulation.disk import SimDisk
 from tests.support import tiered
@@ -239,7 +239,7 @@ async def test_what_metadata_said_is_asked_again_when_it_is_old() -> None:
     cold.publish(source, 1)
     clock = cold.node.clock
     await cold.reading.read(1, 0, 1)
-    clock.ms += AGE_MS - 1
+    clock.ms += NodeTiming().description_keep_ms - 1
     await cold.reading.read(1, 0, 1)
     assert cold.metadata.calls == 1
     clock.ms += 1
@@ -258,7 +258,7 @@ async def test_a_refusal_is_kept_for_a_moment() -> None:
     for _ in range(10):
         assert (await cold.node.fetch_entry(entry))[0].HasField("error")
     assert cold.metadata.calls == 1
-    cold.node.clock.ms += REFUSAL_AGE_MS
+    cold.node.clock.ms += NodeTiming().refusal_keep_ms
     await cold.node.fetch_entry(entry)
     assert cold.metadata.calls == 2
 

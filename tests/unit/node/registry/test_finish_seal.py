@@ -4,19 +4,17 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from icecore.errors import OutOfSpaceError
 from icecore.model import NodeId, Segment
 from icecore.process.system import SystemClock
 from icecore_node.context import Identity, Tasks
 from icecore_node.identity.readers import Readers
-from icecore_node.registry import finish_seal
 from icecore_node.registry.digest_queue import DigestQueue
 from icecore_node.registry.finish_seal import SEALS_AT_ONCE, SealFinisher
 from icecore_node.registry.seal_order import CROWD_MIN
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
+from icecore_node.timing import NodeTiming
 from tests.support.waiting import until
 
 
@@ -25,7 +23,11 @@ class Finisher(SealFinisher):
 
     def __init__(self) -> None:
         self.readers, self.unexpected = Readers(), list[BaseException]()
-        context = SimpleNamespace(clock=SystemClock(), tasks=Tasks(self.unexpected.append))
+        context = SimpleNamespace(
+            clock=SystemClock(),
+            tasks=Tasks(self.unexpected.append),
+            settings=SimpleNamespace(timing=NodeTiming(space_retry_ms=10)),
+        )
         orders = Orders(Identity(NodeId(1)))
         super().__init__(cast(Any, context), orders, cast(Any, None), self.readers, DigestQueue())
         self.under_way: list[int] = []
@@ -88,8 +90,7 @@ async def test_a_crowd_leaves_recoveries_in_front_but_for_what_is_read() -> None
     await until(lambda: len(seals.done) == CROWD_MIN + SEALS_AT_ONCE)
 
 
-async def test_a_shortage_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finish_seal, "SPACE_RETRY_S", 0.01)
+async def test_a_shortage_is_waited_for() -> None:
     seals = Finisher()
     seals.short_of_space = 3
     seals.go_on.set()

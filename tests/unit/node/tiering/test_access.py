@@ -7,10 +7,10 @@ import pytest
 
 from icecore.errors import IcecoreError, UnavailableError, UnsupportedError, WrongClusterError
 from icecore_node.metrics import NodeMetrics
-from icecore_node.tiering import access as accesses
 from icecore_node.tiering.access import MARKER_KEY, TierAccess
 from icecore_node.tiering.object_store import ObjectStoreBusyError, ObjectStoreSetupError
 from icecore_node.tiering.ports import TierPorts
+from icecore_node.timing import NodeTiming
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.support.upload_setup import Chance
 from tests.support.waiting import until
@@ -20,7 +20,9 @@ OURS, THEIRS = b"o" * 16, b"t" * 16
 
 def access_to(bucket: SimBucket) -> TierAccess:
     ports = TierPorts(SimObjectStore(bucket, None), cast(Any, None))
-    return TierAccess(ports, Chance(), NodeMetrics())
+    return TierAccess(
+        ports, Chance(), NodeMetrics(), NodeTiming(store_retry_ms=10, store_look_ms=10)
+    )
 
 
 async def settled(access: TierAccess, cluster_id: bytes) -> "asyncio.Task[None]":
@@ -74,9 +76,7 @@ async def test_a_marker_that_says_nothing(marker: bytes) -> None:
         await access.look(SimObjectStore(bucket, None))
 
 
-async def test_a_store_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accesses, "RETRY_S", (0.01, 0.02))
-    monkeypatch.setattr(accesses, "LOOK_AGAIN_S", 0.01)
+async def test_a_store_that_is_away_is_tried_again() -> None:
     bucket = SimBucket()
     bucket.faults.refused = 3
     access = access_to(bucket)
@@ -93,7 +93,7 @@ async def test_a_store_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_node_without_one() -> None:
-    access = TierAccess(None, Chance(), NodeMetrics())
+    access = TierAccess(None, Chance(), NodeMetrics(), NodeTiming())
     assert not access.is_set_up
     with pytest.raises(UnsupportedError, match="tier_url is empty"):
         assert access.store

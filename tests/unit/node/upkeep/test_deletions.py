@@ -71,6 +71,7 @@ class Node:
             store=SimpleNamespace(removal=self),
             identity=identity,
             tasks=Tasks(_unexpected),
+            settings=SimpleNamespace(timing=SimpleNamespace(deletion_retry_ms=1_000)),
         )
         self.orders = Orders(identity)
         self.news = BeatNews()
@@ -259,7 +260,7 @@ async def test_what_could_not_be_deleted_is_tried_again_without_another_order(
     node: Node, monkeypatch: pytest.MonkeyPatch, is_surplus: bool
 ) -> None:
     """The coordinator counts on the room, and orders it again with the next stream only."""
-    monkeypatch.setattr(module, "RETRY_MS", 0)
+    node.context.settings.timing.deletion_retry_ms = 0
     turns: list[float] = []
     take = module._Turns.take
 
@@ -288,8 +289,8 @@ async def test_what_could_not_be_deleted_is_tried_again_without_another_order(
 async def test_what_lies_on_a_lost_disk_is_not_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_MS", 0)
     monkeypatch.setattr(node, "error", DiskLostError("simulated"))
+    node.context.settings.timing.deletion_retry_ms = 0
     node.hold(1)
     node.in_the_way = {1}
     node.deletions.order(1)

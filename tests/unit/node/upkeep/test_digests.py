@@ -4,11 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from icecore.errors import ConflictError, OutOfResourcesError
 from icecore_node.registry.digest_queue import DigestQueue
-from icecore_node.upkeep import digests as module
+from icecore_node.timing import NodeTiming
 from icecore_node.upkeep.digests import DigestReporter
 
 
@@ -31,7 +29,10 @@ class Node:
         self.shortages = 2
         self.disputed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         reader = SimpleNamespace(full_digest=None)
-        context = SimpleNamespace(executor=self, store=SimpleNamespace(reader=reader))
+        settings = SimpleNamespace(timing=NodeTiming(digest_calm_ms=0, digest_retry_ms=1))
+        context = SimpleNamespace(
+            executor=self, store=SimpleNamespace(reader=reader), settings=settings
+        )
         self.queue = DigestQueue()
         fake = cast(Any, self)
         self.reporter = DigestReporter(cast(Any, context), fake, self.queue, fake, fake)
@@ -52,10 +53,8 @@ class Node:
         self.disputed.set_result(why)
 
 
-async def test_a_shortage_puts_the_second_look_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_shortage_puts_the_second_look_off() -> None:
     """An error there would be the end of the node."""
-    monkeypatch.setattr(module, "CALM_S", 0)
-    monkeypatch.setattr(module, "RETRY_S", 0)
     node = Node()
     node.queue.put(cast(Any, SealedReplica()))
     running = asyncio.create_task(node.reporter.run())

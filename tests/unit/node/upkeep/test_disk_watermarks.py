@@ -10,6 +10,7 @@ from icecore_node.identity.beat_news import BeatNews
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.port import DiskUsage
+from icecore_node.timing import NodeTiming
 from icecore_node.upkeep.disk_watermarks import DiskWatch
 
 LIMITS = DiskLimits(90.0, 95.0, 1 << 50)
@@ -55,7 +56,9 @@ async def test_the_roomiest_disk_speaks_for_the_node_and_each_for_itself(
     used: tuple[int, ...], read_only: bool, crowded: list[int], full: set[str]
 ) -> None:
     space, news = Space(), BeatNews()
-    context: Any = SimpleNamespace(settings=SimpleNamespace(disk_limits=LIMITS))
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(disk_limits=LIMITS, timing=NodeTiming())
+    )
     watch = DiskWatch(context, news, cast(FollowerSpace, space))
     await watch._act(percents(*used))
     assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
@@ -73,7 +76,9 @@ async def test_what_fills_memory_is_told_however_full_disks_are(
 ) -> None:
     space, news = Space(), BeatNews()
     space.in_memory = [SegmentId(8)]
-    context: Any = SimpleNamespace(settings=SimpleNamespace(disk_limits=LIMITS))
+    context: Any = SimpleNamespace(
+        settings=SimpleNamespace(disk_limits=LIMITS, timing=NodeTiming())
+    )
     watch = DiskWatch(context, news, cast(FollowerSpace, space))
     await watch._act(percents(used))
     assert news.crowded == crowded

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from icecore_node.context import NodeContext
-from icecore_node.upkeep.indexing import LOOK_AGAIN_S, REST_S_MAX, IndexTender
+from icecore_node.timing import NodeTiming
+from icecore_node.upkeep.indexing import REST_S_MAX, IndexTender
 from tests.simulation.loop import SimLoop
 from tests.simulation.ports import SimClock
 
 
 def test_it_works_while_there_is_something_to_do_and_then_looks_again() -> None:
-    loop = SimLoop(1)
+    loop, look_s = SimLoop(1), NodeTiming().index_look_ms / 1000
     began: list[float] = []
     took_s = iter([0.02, 3.0, 0.0, 0.0])
 
@@ -25,15 +26,18 @@ def test_it_works_while_there_is_something_to_do_and_then_looks_again() -> None:
     more = iter([True, True, False, False])
     index = SimpleNamespace(tend=lambda: next(more))
     context = SimpleNamespace(
-        clock=SimClock(loop), executor=Threads(), store=SimpleNamespace(index=index)
+        clock=SimClock(loop),
+        executor=Threads(),
+        store=SimpleNamespace(index=index),
+        settings=SimpleNamespace(timing=NodeTiming()),
     )
 
     async def main() -> None:
         task = loop.create_task(IndexTender(cast(NodeContext, context)).run())
-        await asyncio.sleep(3.0 + REST_S_MAX + 1.5 * LOOK_AGAIN_S)
+        await asyncio.sleep(3.0 + REST_S_MAX + 1.5 * look_s)
         task.cancel()
 
     loop.run_until_complete(main())
     gaps = [round(late - early, 6) for early, late in pairwise(began)]
-    assert gaps == [0.04, 3.0 + REST_S_MAX, LOOK_AGAIN_S]
+    assert gaps == [0.04, 3.0 + REST_S_MAX, look_s]
     loop.close()

@@ -89,7 +89,7 @@ async def test_a_manifest_that_is_not_the_published_one(node: UploadNode) -> Non
 async def test_conflicts_are_met_with_another_try(
     node: UploadNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_tables, "RETRY_S", 0.0)
+    node.wait(table_retry_ms=0)
     real, calls = SimTopicTable.bring_to, list[int]()
 
     def contended(self: SimTopicTable, *arguments: Any) -> bool:

@@ -14,7 +14,6 @@ from icecore_node.tiering.manifest import INDEX, MANIFEST, SIDE, SUFFIXES
 from icecore_node.tiering.object_store import ObjectStoreBusyError
 from icecore_node.tiering.row_batches import batches_of
 from icecore_node.tiering.tiered_segment import open_tiered
-from icecore_node.upkeep import upload_attempt
 from icecore_node.upkeep.copy_writer import CopyWriter, Throttle
 from tests.conformance.log_builder import CLUSTER
 from tests.simulation.object_store import SimObjectStore
@@ -73,8 +72,7 @@ async def test_what_is_stored_is_what_was_sealed(node: UploadNode, format_: str)
 async def test_a_segment_without_index_is_copied_all_the_same(
     node: UploadNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload_attempt, "INDEX_LOOKS", 2)
-    monkeypatch.setattr(upload_attempt, "INDEX_LOOK_S", 0.001)
+    node.wait(index_look_ms=10, upload_index_wait_ms=20)
     monkeypatch.setattr(node.store.index, "verify", lambda _: 0)
     segment = node.sealed()
     result = await node.upload(segment)
@@ -82,7 +80,7 @@ async def test_a_segment_without_index_is_copied_all_the_same(
 
 
 async def test_it_waits_for_the_index(node: UploadNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_attempt, "INDEX_LOOK_S", 0.001)
+    node.wait(index_look_ms=10)
     verify, looks = node.store.index.verify, list[int]()
 
     def late(segment_id: Any) -> int:
