@@ -1,6 +1,7 @@
 """What every kind of test shares: the hypothesis profile, the loop of servers, cluster tests."""
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from hypothesis import settings
 # blob that replays it.
 settings.register_profile("icecore", deadline=None, print_blob=True)
 settings.load_profile("icecore")
+
+# Tests start hundreds of Python processes: each would compile three hundred files anew where the
+# environment forbids to keep what was compiled beside them, as CI's does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / "build" / "pycache"))
 
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
 SERVER_TESTS = tuple(Path(__file__).parent / "unit" / name for name in ("node", "coordinator"))

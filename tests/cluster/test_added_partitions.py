@@ -11,14 +11,16 @@ from icecore.dev import LocalCluster
 
 
 def test_no_record_of_an_added_partition_is_missed(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "_AGE_MS_MAX", 500.0)
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(shared_cluster.bootstrap) as admin:
         admin.create_topic("growing", partitions=1)
-        with Consumer(cluster.bootstrap, "growing", start="latest") as consumer:
+        with Consumer(shared_cluster.bootstrap, "growing", start="latest") as consumer:
             admin.add_partitions("growing", 3)
-            with Producer(cluster.bootstrap) as producer:  # knows of them before the consumer does
+            with Producer(
+                shared_cluster.bootstrap
+            ) as producer:  # knows of them before the consumer does
                 sent = [b"%d" % number for number in range(30)]
                 for number, value in enumerate(sent):
                     producer.send("growing", value, partition=number % 3)

@@ -20,8 +20,8 @@ TOPIC = "bad-input"
 
 
 @pytest.fixture
-async def client(cluster: LocalCluster) -> AsyncIterator[RawClient]:
-    async with RawClient(cluster.bootstrap) as raw:
+async def client(shared_cluster: LocalCluster) -> AsyncIterator[RawClient]:
+    async with RawClient(shared_cluster.bootstrap) as raw:
         yield raw
 
 

@@ -1,11 +1,8 @@
 """Bits flip, files lose their ends, folders vanish: no wrong byte is read, copies come back."""
 
 import asyncio
-import json
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +10,7 @@ from icecore import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
+from icecore_node.storage.inspect import verify_folder
 from tests.chaos.damage import flip_bit, segment_file, truncate
 from tests.cluster.raw import RawClient
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
@@ -33,34 +31,28 @@ async def with_active(cluster: LocalCluster, log: Log) -> tuple[Log, Segment]:
     """Add some records behind the last roll; all records, and the segment where the new are."""
     whole = log
     while True:
-        await until_still(cluster)
         more = await produce(cluster.bootstrap, TOPIC, numbered(90_000, 100), batch_bytes=2 << 10)
         whole = merged(whole, more)
-        await until_heard(cluster, len(whole[0]))
-        await until_still(cluster)
-        active = (await segments(cluster))[-1]
-        assert active.state is SegmentState.ACTIVE
-        if active.base_offset < len(whole[0]):  # else they were what filled the one before
-            return whole, active
+        tail = await settled_tail(cluster, len(whole[0]))
+        if tail.base_offset < len(whole[0]):  # else they were what filled the one before
+            return whole, tail
 
 
-async def until_heard(cluster: LocalCluster, high_watermark: int) -> None:
-    """Until the coordinator has heard of the high watermark."""
+async def settled_tail(cluster: LocalCluster, high_watermark: int) -> Segment:
+    """The active segment, once the coordinator has heard of all records and no roll is due."""
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
         while True:
             (described,) = await admin.describe_topics([TOPIC])
-            if described.partitions[0].high_watermark == high_watermark:
-                return
-            await asyncio.sleep(0.1)
-
-
-async def until_still(cluster: LocalCluster) -> None:
-    """Until the segments have been the same for a second."""
-    async with asyncio.timeout(60):
-        before: list[Segment] = []
-        while before != (now := await segments(cluster)):
-            before = now
-            await asyncio.sleep(1.0)
+            *sealed, tail = await segments(cluster)
+            tail_bytes = described.partitions[0].length_bytes - sum(s.length_bytes for s in sealed)
+            if (
+                described.partitions[0].high_watermark == high_watermark
+                and tail.state is SegmentState.ACTIVE
+                and all(each.state is SegmentState.SEALED for each in sealed)
+                and tail_bytes < tail.settings.segment_bytes
+            ):
+                return tail
+            await asyncio.sleep(0.05)
 
 
 async def segments(cluster: LocalCluster) -> list[Segment]:
@@ -85,12 +77,25 @@ def file_of(cluster: LocalCluster, node_id: int, segment: Segment) -> Path:
 
 
 async def wait_whole(cluster: LocalCluster, timeout_s: float = 60.0) -> None:
-    """Until every segment has all its copies again, for two seconds in a row."""
-    good = 0
+    """Until each segment has all its copies: sealed ones as files, the active one in sync."""
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(timeout_s):
-        while good < 10:
-            good = 0 if (await admin.describe_cluster()).under_replicated else good + 1
-            await asyncio.sleep(0.2)
+        while True:
+            found = [each for each in await segments(cluster) if not each.is_lost]
+            missing = [each for each in found if not _is_whole(cluster, each)]
+            if not missing and not (await admin.describe_cluster()).under_replicated:
+                return
+            await asyncio.sleep(0.1)
+
+
+def _is_whole(cluster: LocalCluster, segment: Segment) -> bool:
+    copies = segment.replicas if segment.state is SegmentState.SEALED else segment.isr
+    files = [
+        file
+        for node_id in copies
+        for folder in cluster.folder.glob(f"node-{node_id}*")  # its disks
+        if (file := segment_file(folder, segment))
+    ]
+    return len(files) >= len(copies) >= segment.settings.replication_factor
 
 
 async def wait_until(is_so: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -131,17 +136,10 @@ async def verified(cluster: LocalCluster, *, copies: int = 3) -> None:
     assert cluster.stop() == []
     digests: dict[int, list[str]] = {}
     for node_id in cluster.addresses:
-        folder = cluster.folder / f"node-{node_id}"
-        command = [sys.executable, "-m", "icecore_node.storage.inspect", str(folder), "--json"]
-        done = subprocess.run(  # noqa: ASYNC221 - nothing else runs in this loop
-            command, capture_output=True, text=True, check=False
-        )
-        report = json.loads(done.stdout)
-        problems = [each["problem"] for each in report["replicas"] if each["problem"]]
-        assert report["damaged"] == 0, problems
-        for each in report["replicas"]:
-            if each["state"] == "sealed":
-                digests.setdefault(each["segment_id"], []).append(each["full_digest"])
+        for each in verify_folder(cluster.folder / f"node-{node_id}"):
+            assert not each.problem, each
+            if each.state == "sealed":
+                digests.setdefault(each.segment_id, []).append(each.full_digest)
     assert digests
     for found in digests.values():
         assert len(found) == copies

@@ -31,9 +31,9 @@ async def test_leader_without_followers_goes_on_with_a_fresh_node(tmp_path: Path
 
 
 async def test_restarted_coordinator_hears_the_high_watermarks_again(
-    own_cluster: LocalCluster,
+    healed_cluster: LocalCluster,
 ) -> None:
-    cluster = own_cluster
+    cluster = healed_cluster
     await create(cluster.bootstrap, "t", partitions=1)
     await produce(cluster.bootstrap, "t", numbered(0, 100))
     cluster.kill_coordinator()

@@ -63,10 +63,13 @@ async def make_scene(cluster: LocalCluster, net: GrpcNet, topic: str, **settings
 
 
 @pytest.fixture
-async def scene(cluster: LocalCluster, request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+async def scene(
+    shared_cluster: LocalCluster, request: pytest.FixtureRequest
+) -> AsyncIterator[Scene]:
     net = GrpcNet()
     try:
-        yield await make_scene(cluster, net, request.node.name.removeprefix("test_"))
+        topic = request.node.name.replace("test_", "forged-")
+        yield await make_scene(shared_cluster, net, topic)
     finally:
         await net.close()
 
@@ -80,10 +83,10 @@ async def test_seal(scene: Scene) -> None:
     await scene.is_alive()
 
 
-async def test_seal_of_a_single_copy(cluster: LocalCluster) -> None:
+async def test_seal_of_a_single_copy(shared_cluster: LocalCluster) -> None:
     net = GrpcNet()
     try:
-        scene = await make_scene(cluster, net, "single", replication_factor=1)
+        scene = await make_scene(shared_cluster, net, "forged-single", replication_factor=1)
         assert await scene.stranger.seal(await scene.look(), 1)
         await scene.is_alive()
     finally:

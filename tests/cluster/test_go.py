@@ -110,16 +110,18 @@ async def feed(running: Running, is_over: asyncio.Event) -> list[bytes]:
     return given
 
 
-async def test_it_appends_once_while_nodes_are_killed(program: Path, cluster: LocalCluster) -> None:
-    await create(cluster.bootstrap, TOPIC, partitions=6, segment_bytes=64 << 10)
-    running = await start(program, cluster, "-batch", "5", "produce", TOPIC)
+async def test_it_appends_once_while_nodes_are_killed(
+    program: Path, healed_cluster: LocalCluster
+) -> None:
+    await create(healed_cluster.bootstrap, TOPIC, partitions=6, segment_bytes=64 << 10)
+    running = await start(program, healed_cluster, "-batch", "5", "produce", TOPIC)
     is_over = asyncio.Event()
     feeding = asyncio.create_task(feed(running, is_over))
     for node_id in (1, 2, 3):
         await asyncio.sleep(0.5)
-        cluster.kill_node(node_id)
+        healed_cluster.kill_node(node_id)
         await asyncio.sleep(0.5)
-        await asyncio.to_thread(cluster.start_node, node_id)
+        await asyncio.to_thread(healed_cluster.start_node, node_id)
     is_over.set()
     values = await feeding
     acked = await running.end()
@@ -127,24 +129,26 @@ async def test_it_appends_once_while_nodes_are_killed(program: Path, cluster: Lo
     for log in acked.values():
         assert [offset for offset, _ in log] == list(range(len(log)))
         assert [value for _, value in log] == sorted(value for _, value in log)
-    assert await read_all(cluster.bootstrap, TOPIC) == acked
-    assert await (await start(program, cluster, "fetch", TOPIC)).end() == acked
+    assert await read_all(healed_cluster.bootstrap, TOPIC) == acked
+    assert await (await start(program, healed_cluster, "fetch", TOPIC)).end() == acked
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
-async def test_it_reads_what_others_wrote(program: Path, cluster: LocalCluster, codec: str) -> None:
+async def test_it_reads_what_others_wrote(
+    program: Path, healed_cluster: LocalCluster, codec: str
+) -> None:
     topic = f"both-{codec}"
-    await create(cluster.bootstrap, topic, partitions=3, segment_bytes=64 << 10)
-    first = await produce(cluster.bootstrap, topic, text(0, 2_000), compression=codec)
-    running = await start(program, cluster, "produce", topic)
+    await create(healed_cluster.bootstrap, topic, partitions=3, segment_bytes=64 << 10)
+    first = await produce(healed_cluster.bootstrap, topic, text(0, 2_000), compression=codec)
+    running = await start(program, healed_cluster, "produce", topic)
     await running.feed(text(2_000, 500))
     whole = merged(first, await running.end())
-    assert await (await start(program, cluster, "fetch", topic)).end() == whole
-    assert await read_all(cluster.bootstrap, topic) == whole
+    assert await (await start(program, healed_cluster, "fetch", topic)).end() == whole
+    assert await read_all(healed_cluster.bootstrap, topic) == whole
 
 
-async def test_its_errors_say_what_is_wrong(program: Path, cluster: LocalCluster) -> None:
+async def test_its_errors_say_what_is_wrong(program: Path, healed_cluster: LocalCluster) -> None:
     for command, expected in ((["fetch", "nothing"], "UNKNOWN_TOPIC"), (["sing", "x"], "sing")):
-        given = [str(program), "-bootstrap", cluster.bootstrap, "-timeout", "5s", *command]
+        given = [str(program), "-bootstrap", healed_cluster.bootstrap, "-timeout", "5s", *command]
         done = await asyncio.to_thread(subprocess.run, given, capture_output=True, text=True)
         assert done.returncode == 1 and expected in done.stderr

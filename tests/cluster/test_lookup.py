@@ -56,21 +56,21 @@ def matching(records: list[Record], given: dict[str, Any]) -> set[bytes | None]:
 
 
 @pytest.fixture(scope="module")
-def records(cluster: LocalCluster) -> Iterator[list[Record]]:
+def records(shared_cluster: LocalCluster) -> Iterator[list[Record]]:
     """A topic that was rolled, altered and grown while it was written to."""
     rng = random.Random(3)
     found = [row(number, rng) for number in range(RECORDS)]
     quarter = RECORDS // 4
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(shared_cluster.bootstrap) as admin:
         admin.create_topic("found", partitions=2, indexed_headers=("order",))
-        with Producer(cluster.bootstrap) as producer:
+        with Producer(shared_cluster.bootstrap) as producer:
             send(producer, found[:quarter])
             admin.roll_topic("found")
             send(producer, found[quarter : 2 * quarter])
             admin.alter_topic("found", indexed_headers=("seldom", "order"))
             send(producer, found[2 * quarter : 3 * quarter])
         admin.add_partitions("found", 3)
-        with Producer(cluster.bootstrap) as producer:  # knows of it at once
+        with Producer(shared_cluster.bootstrap) as producer:  # knows of it at once
             send(producer, found[3 * quarter :])
     yield found
 
@@ -89,10 +89,10 @@ def send(producer: Producer, records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_lookups(cluster: LocalCluster, records: list[Record], newest_first: bool) -> None:
+def test_lookups(shared_cluster: LocalCluster, records: list[Record], newest_first: bool) -> None:
     for transport in ("native", "grpc"):
         name: Any = "auto" if transport == "native" else "grpc"
-        with Lookup(cluster.bootstrap, "found", transport=name) as lookup:
+        with Lookup(shared_cluster.bootstrap, "found", transport=name) as lookup:
             for given in CONDITIONS:
                 pages = list(lookup.pages(**given, newest_first=newest_first, max_count=37))
                 values = [each.value for page in pages for each in page.records]
@@ -103,8 +103,8 @@ def test_lookups(cluster: LocalCluster, records: list[Record], newest_first: boo
                 assert times == sorted(times, reverse=newest_first)
 
 
-def test_ids_and_append_times(cluster: LocalCluster, records: list[Record]) -> None:
-    with Lookup(cluster.bootstrap, "found") as lookup:
+def test_ids_and_append_times(shared_cluster: LocalCluster, records: list[Record]) -> None:
+    with Lookup(shared_cluster.bootstrap, "found") as lookup:
         some = lookup.find(tags_any=["ten"], max_count=10).records
         for each in some:
             assert lookup.record(each.partition, each.offset) == each
@@ -119,16 +119,16 @@ def test_ids_and_append_times(cluster: LocalCluster, records: list[Record]) -> N
         assert lookup.record(0, 10**6) is None
 
 
-def test_filtered_consumers(cluster: LocalCluster, records: list[Record]) -> None:
+def test_filtered_consumers(shared_cluster: LocalCluster, records: list[Record]) -> None:
     for given in CONDITIONS[:6]:
-        with Consumer(cluster.bootstrap, "found", stop_at_end=True, **given) as consumer:
+        with Consumer(shared_cluster.bootstrap, "found", stop_at_end=True, **given) as consumer:
             values = [each.value for each in consumer]
         assert len(values) == len(set(values))
         assert set(values) == matching(records, given), given
 
 
-def test_commands(cluster: LocalCluster, records: list[Record]) -> None:
-    cli = Cli(cluster.bootstrap)
+def test_commands(shared_cluster: LocalCluster, records: list[Record]) -> None:
+    cli = Cli(shared_cluster.bootstrap)
     for command in (("query", "--all"), ("fetch",)):
         lines = cli.lines(command[0], "found", "--key", "7", "--tag", "even", *command[1:])
         wanted = matching(records, {"keys": [b"7"], "tags_any": ["even"]})
@@ -143,8 +143,8 @@ def test_commands(cluster: LocalCluster, records: list[Record]) -> None:
     assert described["earlier_partitions"] == [2]
 
 
-def test_indexed_headers_of_a_topic(cluster: LocalCluster) -> None:
-    cli = Cli(cluster.bootstrap)
+def test_indexed_headers_of_a_topic(shared_cluster: LocalCluster) -> None:
+    cli = Cli(shared_cluster.bootstrap)
     made = cli.json("topic", "create", "marked", "--indexed-header", "a", "--indexed-header", "b")
     assert made["settings"]["indexed_headers"] == ["a", "b"]
     altered = cli.json("topic", "alter", "marked", "--min-insync", "1")
@@ -157,11 +157,11 @@ def test_indexed_headers_of_a_topic(cluster: LocalCluster) -> None:
 
 
 def test_a_producer_without_the_hashes_is_refused(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    shared_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one of before would be; records without such headers are taken."""
     monkeypatch.setattr(batches, "header_hashes", lambda rows, _: [[] for _ in rows])
-    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+    with Admin(shared_cluster.bootstrap) as admin, Producer(shared_cluster.bootstrap) as producer:
         admin.create_topic("strict", indexed_headers=("a",))
         sent = producer.send("strict", b"v", headers=[("b", b"1"), ("a", None)])
         assert sent.result(30).offset == 0
@@ -170,10 +170,10 @@ def test_a_producer_without_the_hashes_is_refused(
         assert json.loads(refused.value.metadata["indexed_headers"]) == ["a"]
 
 
-async def test_clear_records_get_their_hashes_from_the_node(cluster: LocalCluster) -> None:
+async def test_clear_records_get_their_hashes_from_the_node(shared_cluster: LocalCluster) -> None:
     """Whoever has no batch codec need not know of hashes."""
     message = common_pb2.Record(headers=[common_pb2.Header(name="a", value=b"1")], value=b"v")
-    async with icecore.Admin(cluster.bootstrap) as admin:
+    async with icecore.Admin(shared_cluster.bootstrap) as admin:
         await admin.create_topic("clear", indexed_headers=("a",), replication_factor=1)
         (segment,) = await admin.list_segments("clear")
         nodes = (await admin.describe_cluster()).nodes
@@ -189,7 +189,7 @@ async def test_clear_records_get_their_hashes_from_the_node(cluster: LocalCluste
         await net.close()
     answer = data_pb2.ProduceResponse.FromString(bytes(body))
     assert not answer.partitions[0].error.reason, answer
-    async with icecore.Lookup(cluster.bootstrap, "clear") as lookup:
+    async with icecore.Lookup(shared_cluster.bootstrap, "clear") as lookup:
         page = await lookup.find(headers={"a": b"1"})
         assert [each.value for each in page.records] == [b"v"]
         assert not (await lookup.find(headers={"a": b"2"})).records

@@ -21,14 +21,16 @@ def generate_stubs(folder: Path) -> None:
     assert protoc.main([*arguments, f"--grpc_python_out={folder}", *protos]) == 0
 
 
-def test_generated_stubs_alone_produce_and_fetch(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_generated_stubs_alone_produce_and_fetch(
+    shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
     generated = tmp_path / "generated"
     generate_stubs(generated)
     script = generated / "client.py"
     script.write_text((Path(__file__).parent / "plain_grpc_client.py").read_text())
 
     done = subprocess.run(
-        [sys.executable, str(script), cluster.bootstrap, "plain"],
+        [sys.executable, str(script), shared_cluster.bootstrap, "plain"],
         capture_output=True,
         text=True,
         timeout=60,

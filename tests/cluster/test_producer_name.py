@@ -24,8 +24,8 @@ def named(cluster: LocalCluster, topic: str) -> Producer:
     return Producer(cluster.bootstrap, producer_name="importer", producer_topics=[topic])
 
 
-async def test_older_instance_is_fenced(own_cluster: LocalCluster) -> None:
-    cluster = own_cluster
+async def test_older_instance_is_fenced(healed_cluster: LocalCluster) -> None:
+    cluster = healed_cluster
     await create(cluster.bootstrap, "t", partitions=1)
     async with named(cluster, "t") as old:
         await old.send_and_wait("t", b"1")
@@ -39,8 +39,8 @@ async def test_older_instance_is_fenced(own_cluster: LocalCluster) -> None:
     assert await values(cluster.bootstrap, "t") == [b"1", b"2", b"3"]
 
 
-async def test_fence_outlives_leader_and_coordinator(own_cluster: LocalCluster) -> None:
-    cluster = own_cluster
+async def test_fence_outlives_leader_and_coordinator(healed_cluster: LocalCluster) -> None:
+    cluster = healed_cluster
     await create(cluster.bootstrap, "t", partitions=1)
     async with named(cluster, "t") as old:
         await old.send_and_wait("t", b"1")
@@ -58,9 +58,11 @@ async def test_fence_outlives_leader_and_coordinator(own_cluster: LocalCluster) 
     assert await values(cluster.bootstrap, "t") == [b"1", b"2"]
 
 
-async def test_takeover_waits_for_a_leader_that_does_not_answer(own_cluster: LocalCluster) -> None:
+async def test_takeover_waits_for_a_leader_that_does_not_answer(
+    healed_cluster: LocalCluster,
+) -> None:
     """It might append for as long as it has not been replaced."""
-    cluster = own_cluster
+    cluster = healed_cluster
     await create(cluster.bootstrap, "t", partitions=1)
     async with named(cluster, "t") as old:
         await old.send_and_wait("t", b"1")

@@ -82,9 +82,9 @@ class Caller:
 
 
 @pytest.fixture(scope="module")
-def log(cluster: LocalCluster) -> list[Record]:
+def log(shared_cluster: LocalCluster) -> list[Record]:
     """All records, in order."""
-    return asyncio.run(produced(cluster))
+    return asyncio.run(produced(shared_cluster))
 
 
 async def produced(cluster: LocalCluster) -> list[Record]:
@@ -109,9 +109,9 @@ async def produced(cluster: LocalCluster) -> list[Record]:
 
 @pytest.fixture(params=TRANSPORTS)
 async def caller(
-    request: pytest.FixtureRequest, cluster: LocalCluster, log: list[Record]
+    request: pytest.FixtureRequest, shared_cluster: LocalCluster, log: list[Record]
 ) -> AsyncIterator[Caller]:
-    async with Admin(cluster.bootstrap) as admin:
+    async with Admin(shared_cluster.bootstrap) as admin:
         nodes = [each.node for each in (await admin.describe_cluster()).nodes]
     caller = Caller(nodes, request.param)
     yield caller

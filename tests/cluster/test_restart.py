@@ -1,54 +1,74 @@
-"""Stop and start again on the same folder, cleanly or by killing everything at once."""
+"""All processes die at once, and start again on the same folder."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Mapping
+from typing import Any
 
-import pytest
-
-from icecore import Consumer, Producer
+from icecore import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
-from tests.cluster.traffic import create, merged, numbered, produce, read_all
+from icecore.errors import IcecoreError
+from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, FlushMode, SegmentState
+from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
+
+KEPT: Mapping[str, Mapping[str, Any]] = {
+    "files": {"partitions": 3, "segment_bytes": 64 << 10},
+    # So late that nothing is synced during a test.
+    "late": {"partitions": 2, "flush_mode": FlushMode.ASYNC, "flush_interval_ms": 600_000},
+    "database": {"partitions": 4, "engine": ROCKSDB_ENGINE, "segment_bytes": 256 << 10},
+}
+"""Topics, and their settings, of which nothing acknowledged may be lost with the processes."""
 
 
-def stop_cleanly(cluster: LocalCluster) -> None:
-    assert cluster.stop() == []  # nobody had to be killed
+async def create_kept(bootstrap: str, **of_late: Any) -> None:
+    for topic, settings in KEPT.items():
+        more = of_late if topic == "late" else {}
+        await create(bootstrap, topic, **settings, **more)
+
+
+async def fill_kept(bootstrap: str, before: Mapping[str, Log], start: int) -> dict[str, Log]:
+    """All that is acknowledged once there is more in each of them."""
+    found = {}
+    for topic in KEPT:
+        log = await produce(bootstrap, topic, numbered(start, 1500, 200))
+        found[topic] = merged(before.get(topic, {}), log)
+    return found
+
+
+async def check_kept(bootstrap: str, logs: Mapping[str, Log]) -> None:
+    """Every record is at its offset, and offsets are dense: nothing is lost, nothing is twice."""
+    for topic, log in logs.items():
+        assert await read_all(bootstrap, topic) == log, topic
+        for entries in log.values():
+            assert [offset for offset, _ in entries] == list(range(len(entries)))
+
+
+async def is_lossy(bootstrap: str) -> bool:
+    """Whether anything was given up of the topic that is synced late."""
+    async with Admin(bootstrap) as admin:
+        return any(each.lossy for each in await admin.list_segments("late"))
 
 
 def kill_everything(cluster: LocalCluster) -> None:
-    for node_id in cluster.addresses:
-        cluster.kill_node(node_id)
-    cluster.kill_coordinator()
-    cluster.stop()
+    cluster.stop(kill=True)
 
 
-@pytest.mark.parametrize("end", [stop_cleanly, kill_everything])
-async def test_restart_keeps_every_acked_record_at_its_offset(
-    own_cluster: LocalCluster, end: Callable[[LocalCluster], None]
-) -> None:
-    cluster, topic = own_cluster, "t"
-    await create(cluster.bootstrap, topic, partitions=3, segment_bytes=64 << 10)
-    before = await produce(cluster.bootstrap, topic, numbered(0, 3000))
-
-    end(cluster)
-    cluster.start()
-
-    assert await read_all(cluster.bootstrap, topic) == before
-    after = await produce(cluster.bootstrap, topic, numbered(3000, 1000))
-    whole = merged(before, after)
-    assert await read_all(cluster.bootstrap, topic) == whole
-    for entries in whole.values():  # dense from 0: nothing lost, nothing twice
-        assert [offset for offset, _ in entries] == list(range(len(entries)))
-
-
-async def test_consumer_and_producer_go_on_through_a_restart(own_cluster: LocalCluster) -> None:
-    cluster, topic = own_cluster, "t"
-    await create(cluster.bootstrap, topic, partitions=1)
+async def test_death_of_all_processes_costs_nothing(own_cluster: LocalCluster) -> None:
+    """Neither of a topic that is synced late, nor of one in a database, nor clients that go on."""
+    cluster = own_cluster
+    await create_kept(cluster.bootstrap)
+    await create(cluster.bootstrap, "t", partitions=1)
+    await create(
+        cluster.bootstrap, "memory", partitions=1, engine=MEMORY_ENGINE, on_total_loss="unavailable"
+    )
+    await produce(cluster.bootstrap, "memory", numbered(0, 200))
+    logs = await fill_kept(cluster.bootstrap, {}, 0)
     values = numbered(0, 200)
     async with (
         Producer(cluster.bootstrap) as producer,
-        Consumer(cluster.bootstrap, topic) as reader,
+        Consumer(cluster.bootstrap, "t") as reader,
     ):
         for value in values[:100]:
-            await producer.send(topic, value)
+            await producer.send("t", value)
         stream = aiter(reader)
         seen = [(await anext(stream)).value for _ in range(100)]
 
@@ -56,6 +76,29 @@ async def test_consumer_and_producer_go_on_through_a_restart(own_cluster: LocalC
         cluster.start()
 
         for value in values[100:]:
-            await producer.send(topic, value)
+            await producer.send("t", value)
         seen += [(await anext(stream)).value for _ in range(100)]
     assert seen == values
+    await check_kept(cluster.bootstrap, logs)
+    assert not await is_lossy(cluster.bootstrap)
+    await check_kept(cluster.bootstrap, await fill_kept(cluster.bootstrap, logs, 10_000))
+    for node in cluster.folder.glob("node-*"):
+        assert (node / "rocksdb" / "CURRENT").exists(), node
+    await memory_is_told_to_be_lost(cluster.bootstrap)
+
+
+async def memory_is_told_to_be_lost(bootstrap: str) -> None:
+    """Acknowledged records are gone: nobody is shown a log in which they never were."""
+    async with Admin(bootstrap) as admin:
+        [segment] = await admin.list_segments("memory")
+        assert segment.state is not SegmentState.SEALED
+        async with asyncio.timeout(60):
+            while True:  # until all nodes have told what they lost
+                try:
+                    left = await admin.recover_unclean("memory", 0, segment.segment_id)
+                    break
+                except IcecoreError:
+                    await asyncio.sleep(0.2)
+        assert left is None, "nothing is left of it"
+    log = await produce(bootstrap, "memory", numbered(200, 10))
+    assert await read_all(bootstrap, "memory") == log

@@ -53,8 +53,8 @@ async def follow(bootstrap: str, topic: str, count: int) -> list[int]:
     return found
 
 
-async def test_the_oldest_go_and_consumers_go_on(cluster: LocalCluster) -> None:
-    address = cluster.bootstrap
+async def test_the_oldest_go_and_consumers_go_on(shared_cluster: LocalCluster) -> None:
+    address = shared_cluster.bootstrap
     await create(
         address, "size", segment_bytes=SEGMENT_BYTES, retention_bytes=KEPT_BYTES, partitions=1
     )
@@ -68,7 +68,7 @@ async def test_the_oldest_go_and_consumers_go_on(cluster: LocalCluster) -> None:
         async def is_settled() -> bool:
             [described] = await admin.describe_topics(["size"])
             length_bytes = described.partitions[0].length_bytes
-            files = log_files(cluster, described.topic_id)
+            files = log_files(shared_cluster, described.topic_id)
             return length_bytes <= KEPT_BYTES + 2 * SEGMENT_BYTES and max(files) <= 6
 
         await until(is_settled)
@@ -103,8 +103,8 @@ async def late_readers_are_told(address: str, topic: str, start: int, count: int
         assert page.complete and page.records[0].offset == start
 
 
-async def test_age_seals_a_tail_and_lets_it_go(cluster: LocalCluster) -> None:
-    address = cluster.bootstrap
+async def test_age_seals_a_tail_and_lets_it_go(shared_cluster: LocalCluster) -> None:
+    address = shared_cluster.bootstrap
     await create(address, "age", retention_ms=1_500)
     await produce(address, "age", numbered(0, 20))
     async with Admin(address) as admin:
@@ -124,8 +124,8 @@ async def test_age_seals_a_tail_and_lets_it_go(cluster: LocalCluster) -> None:
     assert [offset for offset, _ in (await read_all(address, "age"))[0]] == list(range(20, 40))
 
 
-async def test_records_are_deleted_by_hand(cluster: LocalCluster) -> None:
-    address = cluster.bootstrap
+async def test_records_are_deleted_by_hand(shared_cluster: LocalCluster) -> None:
+    address = shared_cluster.bootstrap
     await create(address, "hand", segment_bytes=SEGMENT_BYTES, partitions=2)
     async with Producer(address, batch_bytes=16 << 10) as producer:
         for number, value in enumerate(numbered(0, 300, 1_000)):

@@ -11,16 +11,19 @@ def at(timestamp_ms: int) -> datetime:
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
-async def test_first_offset_appended_at_or_after_a_time(cluster: LocalCluster) -> None:
+async def test_first_offset_appended_at_or_after_a_time(shared_cluster: LocalCluster) -> None:
     topic = "times"
-    async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+    async with (
+        Admin(shared_cluster.bootstrap) as admin,
+        Producer(shared_cluster.bootstrap) as producer,
+    ):
         await admin.create_topic(topic, partitions=1, replication_factor=2, segment_bytes=65_536)
         for number in range(60):
             handles = [producer.send(topic, bytes(700)) for _ in range(10)]
             await producer.flush()
             await handles[-1]
             await asyncio.sleep(0.003 * (number % 3))
-        async with Consumer(cluster.bootstrap, topic, stop_at_end=True) as consumer:
+        async with Consumer(shared_cluster.bootstrap, topic, stop_at_end=True) as consumer:
             log = [(record.offset, record.append_timestamp_ms) async for record in consumer]
         assert [offset for offset, _ in log] == list(range(600))
         assert len(await admin.list_segments(topic)) > 3  # the look-up crosses segments
@@ -34,7 +37,7 @@ async def test_first_offset_appended_at_or_after_a_time(cluster: LocalCluster) -
 
         middle = times[len(times) // 2]
         async with Consumer(
-            cluster.bootstrap, topic, start=at(middle), stop_at_end=True
+            shared_cluster.bootstrap, topic, start=at(middle), stop_at_end=True
         ) as consumer:
             first = await anext(aiter(consumer))
         assert first.offset == next(o for o, append_ms in log if append_ms >= middle)

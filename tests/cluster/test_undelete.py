@@ -43,9 +43,9 @@ async def send_until_refused(bootstrap: str, topic: str) -> tuple[Log, bytes]:
 
 
 async def test_an_undeleted_topic_has_every_record_though_a_node_died(
-    own_cluster: LocalCluster,
+    healed_cluster: LocalCluster,
 ) -> None:
-    address = own_cluster.bootstrap
+    address = healed_cluster.bootstrap
     await create(address, "t", partitions=2, segment_bytes=SEGMENT_BYTES)
     acked = await produce(address, "t", numbered(0, 1500), linger_ms=1, batch_bytes=8 << 10)
     async with Admin(address) as admin:
@@ -59,7 +59,7 @@ async def test_an_undeleted_topic_has_every_record_though_a_node_died(
             await admin.delete_topic("t")
         [found] = await admin.describe_topics(deleted=True)
         assert (found.name, found.topic_id, found.deleted) == ("t", left.topic_id, True)
-        own_cluster.kill_node(2)
+        healed_cluster.kill_node(2)
         also_acked, in_doubt = await sending
         acked = merged(acked, also_acked)
 
@@ -82,31 +82,31 @@ async def test_an_undeleted_topic_has_every_record_though_a_node_died(
 
 
 async def test_files_go_when_the_grace_is_over_and_of_a_node_that_was_away_when_it_is_back(
-    own_cluster: LocalCluster,
+    healed_cluster: LocalCluster,
 ) -> None:
-    address = own_cluster.bootstrap
+    address = healed_cluster.bootstrap
     await create(address, "t", partitions=2, segment_bytes=SEGMENT_BYTES, delete_grace_ms=3_000)
     await produce(address, "t", numbered(0, 500))
     async with Admin(address, timeout_s=60) as admin:
         left = await admin.delete_topic("t")
-        own_cluster.kill_coordinator()
-        assert all(files_of(own_cluster, each, left.topic_id) for each in (1, 2, 3))
-        own_cluster.kill_node(3)
-        own_cluster.start_coordinator()
+        healed_cluster.kill_coordinator()
+        assert all(files_of(healed_cluster, each, left.topic_id) for each in (1, 2, 3))
+        healed_cluster.kill_node(3)
+        healed_cluster.start_coordinator()
 
         async def is_gone() -> bool:
             return (await admin.describe_cluster()).deleted_topics == 0
 
         async def files_are_gone() -> bool:
-            return not any(files_of(own_cluster, each, left.topic_id) for each in up)
+            return not any(files_of(healed_cluster, each, left.topic_id) for each in up)
 
         await until(is_gone)
         with pytest.raises(UnknownTopicError):
             await admin.undelete_topic("t")
         up = [1, 2]
         await until(files_are_gone)
-        assert files_of(own_cluster, 3, left.topic_id)
-        own_cluster.start_node(3)
+        assert files_of(healed_cluster, 3, left.topic_id)
+        healed_cluster.start_node(3)
         up = [1, 2, 3]
         await until(files_are_gone)
         await admin.create_topic("t")

@@ -15,6 +15,13 @@ async def create(bootstrap: str, topic: str, **settings: int) -> None:
         await admin.create_topic(topic, **settings)
 
 
+async def leaders(bootstrap: str, topic: str) -> list[int]:
+    """Node ids by partition; 0 where there is none."""
+    async with Admin(bootstrap) as admin:
+        (described,) = await admin.describe_topics([topic])
+    return [part.tail.leader if part.tail else 0 for part in described.partitions]
+
+
 async def produce(bootstrap: str, topic: str, values: list[bytes], **settings: object) -> Log:
     """Send values spread over the partitions by key, wait for all acks; where each one is."""
     acked: Log = defaultdict(list)
