@@ -1,18 +1,16 @@
-"""What every kind of test shares: the hypothesis profile, the loop of servers, cluster tests."""
+"""Every kind of test shares the rotation, the hypothesis profile, and marks by folder."""
 
 import asyncio
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import settings
 
-# No deadline: on a shared two-core machine a slow example is no bug. A failing example prints the
-# blob that replays it.
-settings.register_profile("icecore", deadline=None, print_blob=True)
-settings.load_profile("icecore")
+from tests.support import rotation, rotation_marks
 
 # Tests start hundreds of Python processes: each would compile three hundred files anew where the
 # environment forbids to keep what was compiled beside them, as CI's does.
@@ -33,8 +31,49 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.new_event_loop}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts processes, so that `-m 'not cluster'` leaves it out."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples follow from the number of the rotation, so that it repeats a red run.
+
+    No deadline: on a shared two-core machine a slow example is no bug. A failing example prints the
+    blob that replays it.
+    """
+    try:
+        number = rotation.current().number
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+    settings.register_profile(
+        "icecore",
+        deadline=None,
+        print_blob=True,
+        derandomize=False,
+        max_examples=rotation.examples(100),
+    )
+    settings.load_profile("icecore")
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(number)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark cluster tests, so that `-m 'not cluster'` leaves them out; leave out what waits."""
     for item in items:
         if CLUSTER_TESTS in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+    rotation_marks.leave_out(config, items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker process tells what it left out."""
+    rotation_marks.hand_over(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker process left out; one that crashed tells nothing."""
+    rotation_marks.take_over(node.config, getattr(node, "workeroutput", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Nothing is left out in silence."""
+    for line in rotation_marks.summary(config):
+        terminalreporter.write_line(line)

@@ -1,6 +1,4 @@
-"""A short form of ``make model``: small worlds in full, and a few mutants, other ones each day."""
-
-from datetime import date
+"""A short form of ``make model``: small worlds in full, and a few mutants in turns."""
 
 import pytest
 
@@ -10,12 +8,10 @@ from tests.model.configs import Config
 from tests.model.mutants import CALM, MUTANTS, SEAL, Mutant
 from tests.model.rules import Rules
 from tests.model.steps import Protocol
+from tests.support import rotation
 
 SMALLEST = Config("two replicas", nodes=2, replication_factor=2, crashes=1, live_seal=True)
-A_DAY = 6
-TODAY = [
-    MUTANTS[(date.today().toordinal() * A_DAY + number) % len(MUTANTS)] for number in range(A_DAY)
-]
+CHOSEN = rotation.take("model: mutants", MUTANTS, 6, show=lambda mutant: mutant.name)
 
 
 @pytest.mark.parametrize("config", [SMALLEST, CALM, SEAL], ids=lambda config: config.name)
@@ -25,7 +21,7 @@ def test_every_state_is_clean(config: Config) -> None:
     assert result.states > 100
 
 
-@pytest.mark.parametrize("mutant", TODAY, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", CHOSEN, ids=lambda mutant: mutant.name)
 def test_mutant_is_killed(mutant: Mutant) -> None:
     result = search(Protocol(mutant.config, mutant.rules))
     assert result.violation, f"{mutant.name} survived {result.states} states"

@@ -1,35 +1,30 @@
 """The simulator must notice known mistakes, else it is not testing anything.
 
-Six of them here, other ones each day; ``make sim-mutants`` takes all, and looks longer for rare
-ones.
+The rotation chooses three of them (``turns.py``); ``make sim-mutants`` takes all, and looks longer
+for rare ones.
 """
 
 from collections.abc import Callable
-from datetime import date
 
 import pytest
 
-from tests.simulation import mutants
+from tests.simulation import mutants, turns
 from tests.simulation.mutants import MUTANTS, Mutant, hunt
 from tests.simulation.scenarios import run_seed
 
-A_DAY = 6
 SEEDS_MAX = 12
-SOON_SEEN = [mutant for mutant in MUTANTS if not mutant.is_rare]
-FIRST_TODAY = date.today().toordinal() * A_DAY
-TODAY = [SOON_SEEN[(FIRST_TODAY + number) % len(SOON_SEEN)] for number in range(A_DAY)]
 
 
 @pytest.mark.timeout(900)  # a dozen worlds
-@pytest.mark.parametrize("mutant", TODAY, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", turns.HUNTED, ids=lambda mutant: mutant.name)
 def test_a_known_mistake_is_noticed(mutant: Mutant) -> None:
     outcome = hunt(mutant, SEEDS_MAX)
     assert outcome.killed_by, str(outcome)
 
 
-@pytest.mark.parametrize("mutant", TODAY, ids=lambda mutant: mutant.name)
-def test_its_world_is_clean_without_it(mutant: Mutant) -> None:
-    report = run_seed(mutant.scenario, mutant.first)
+@pytest.mark.parametrize(("scenario", "seed"), turns.CLEAN)
+def test_its_world_is_clean_without_it(scenario: str, seed: int) -> None:
+    report = run_seed(scenario, seed)
     assert not report.problems
 
 

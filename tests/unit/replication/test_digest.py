@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from icecore_replication import digest
 from icecore_replication.digest import DIGEST_LENGTH, LEAF_BYTES, FullDigest, is_full_digest
+from tests.support import rotation
 
 GOLDEN = Path(__file__).parent / "golden" / "full_digest.hex"
 PATTERN = bytes(range(251))
@@ -77,7 +78,7 @@ def test_equals_the_oracle_in_any_pieces(data: bytes, cuts: list[int], leaf_byte
         assert digest_of(*pieces) == oracle(data, leaf_bytes)
 
 
-@settings(max_examples=15)
+@settings(max_examples=rotation.examples(15))
 @given(length=st.integers(0, 5 * LEAF_BYTES + 2), step=st.integers(1000, 3 * LEAF_BYTES))
 def test_real_leaves_in_any_pieces(length: int, step: int) -> None:
     data = pattern(length)

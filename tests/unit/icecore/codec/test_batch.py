@@ -16,6 +16,7 @@ from icecore.errors import (
     InvalidRequestError,
     RecordTooLargeError,
 )
+from tests.support import rotation
 
 LIMITS = BatchLimits()
 CLUSTER, TOPIC = bytes(range(16)), bytes(range(16, 32))
@@ -276,7 +277,7 @@ def test_assemble_refuses_numbers_that_do_not_fit() -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=rotation.examples(200))
 def test_noise_is_refused(noise: bytes) -> None:
     for data in (noise, b"iceb\x01\x00\x98\x00" + noise):
         with pytest.raises(CorruptBatchError):

@@ -15,6 +15,7 @@ from icecore.codec.checksum import (
     crc32c_by_instruction,
     crc32c_of_parts,
 )
+from tests.support import rotation
 from tests.support.format_codec import crc32c as by_hand
 
 BOTH = pytest.mark.parametrize("function", [crc32c, crc32c_by_instruction])
@@ -54,7 +55,7 @@ def test_a_plain_client_has_the_one_that_it_installed() -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 300), st.integers(0, 300))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=rotation.examples(100))
 def test_any_range(data: bytes, start: int, end: int) -> None:
     big = data * 500
     start, end = sorted((start * 400, end * 400))
@@ -64,7 +65,7 @@ def test_any_range(data: bytes, start: int, end: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=rotation.examples(100))
 def test_parts_are_as_their_concatenation(parts: list[bytes]) -> None:
     whole = by_hand(b"".join(parts))
     assert crc32c_of_parts(parts) == whole

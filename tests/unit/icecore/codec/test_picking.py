@@ -14,6 +14,7 @@ from icecore.codec.hashes import header_hash, key_hash, tag_hash
 from icecore.codec.picking import BatchPicks, ColumnPicks, key_hashes_of
 from icecore.codec.selection import Selection
 from icecore.errors import CorruptBatchError
+from tests.support import rotation
 
 KEYS = (None, b"", b"a", b"\xff\xfe")
 TAGS = ("", "x", "ü" * 40)
@@ -109,7 +110,7 @@ def mangled(raw: bytes, seed: int) -> bytes:
     return bytes(copy)
 
 
-@settings(max_examples=400)
+@settings(max_examples=rotation.examples(400))
 @given(RECORDS, st.booleans(), st.integers(0, 1 << 20))
 def test_nothing_outside_of_the_batch_is_ever_looked_at(
     records: list[Record], is_compacted: bool, seed: int

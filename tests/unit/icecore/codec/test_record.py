@@ -27,6 +27,7 @@ from icecore.errors import (
     InvalidRequestError,
     RecordTooLargeError,
 )
+from tests.support import rotation
 
 LIMITS = BatchLimits()
 GOLDEN = Path(__file__).parent / "golden"
@@ -143,7 +144,7 @@ def columns(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(columns())
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(max_examples=rotation.examples(150))
 def test_round_trip(given: dict[str, Any]) -> None:
     raw = record.encode_columns(**given)
     assert_holds(read_back(raw), given)

@@ -10,6 +10,7 @@ from icecore.codec import batch, record
 from icecore.codec.batch import Codec
 from icecore.v1 import common_pb2
 from icecore_node.serving.clear_records import ClearRecords, clear_records
+from tests.support import rotation
 from tests.support.poison import garbage_in_frame
 
 MANY = 1 << 20
@@ -56,7 +57,7 @@ def as_message(each: record.Record) -> common_pb2.Record:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=rotation.examples(30))
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     start=st.integers(0, 30),

@@ -18,6 +18,7 @@ from icecore.v1 import data_pb2
 from icecore_node.cold import cold_log
 from tests.conformance.log_builder import TOPIC
 from tests.simulation.disk import SimDisk
+from tests.support import rotation
 from tests.support.cold_setup import ColdNode
 from tests.support.poison import garbage
 from tests.support.query_setup import CALL, QueryNode, Stored, records_of
@@ -120,7 +121,7 @@ def remember(source: QueryNode) -> None:
         node_logs[number] = log.identity.base_offset, log.tail.end_offset
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=rotation.examples(40))
 @given(st.lists(BATCHES, min_size=1, max_size=3), SELECTIONS, st.randoms(use_true_random=False))
 async def test_answers_are_those_of_a_replica(
     segments: list[list[list[Stored]]], selection: Selection, rng: random.Random

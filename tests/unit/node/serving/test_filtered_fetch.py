@@ -15,6 +15,7 @@ from icecore.codec.selection import Selection
 from icecore.rpc.filters import selection_to_proto
 from icecore.v1 import data_pb2
 from icecore_node.serving import filtered_fetch
+from tests.support import rotation
 from tests.support.poison import garbage_in_frame
 from tests.support.query_setup import NothingKnown, QueryNode, Stored
 from tests.unit.node.serving.test_query import SIMPLE, STORED, as_messages, node_of, take_an_index
@@ -52,7 +53,7 @@ async def fetched(
     return found, clear
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=rotation.examples(80))
 @given(
     segments=st.lists(
         st.lists(st.lists(STORED, min_size=1, max_size=12), max_size=4), min_size=1, max_size=3

@@ -29,6 +29,7 @@ from icecore_node.storage.engine import ACTIVE_INDEX, IndexSummary
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import TOPIC
+from tests.support import rotation
 from tests.support.poison import garbage_in_frame
 from tests.support.query_setup import (
     NothingKnown,
@@ -100,7 +101,7 @@ def as_messages(records: list[Record]) -> list[Any]:
     return list(part.records)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rotation.examples(200))
 @given(
     segments=st.lists(
         st.lists(st.lists(STORED, min_size=1, max_size=12), max_size=4), min_size=1, max_size=3

@@ -25,6 +25,7 @@ from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.process import ProcessKilled
+from tests.support import rotation
 
 SETTINGS = StoreSettings(
     group_bytes_max=8 << 10,
@@ -284,7 +285,13 @@ class Life:
             self.store.reader.full_digest(segment_id)
 
 
-@pytest.mark.parametrize(("seed", "disks"), [(seed, 1 + seed // 40) for seed in range(60)])
+NODES = [(seed, 1 + seed // 40) for seed in range(60)]
+"""(seed, disks)"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "disks"), rotation.take("unit: lives between power cuts (seed, disks)", NODES, 15)
+)
 def test_nothing_acknowledged_is_ever_lost(seed: int, disks: int) -> None:
     life = Life(seed, disks)
     for _ in range(LIVES):

@@ -31,6 +31,7 @@ from icecore_node.storage.index.runs import (
     decode_directory,
     merge,
 )
+from tests.support import rotation
 
 BIG = (1 << 64) - 1
 # Few hashes, so that many entries share one; the borders of the range are among them.
@@ -96,7 +97,7 @@ def test_a_run_finds_what_was_put_in(
     assert again.ordinals.tolist() == whole.ordinals.tolist()
 
 
-@settings(max_examples=200)
+@settings(max_examples=rotation.examples(200))
 @given(st.lists(PAIRS, max_size=4), st.integers(1, 5))
 def test_merge_loses_and_repeats_nothing(lists: list[list[tuple[int, int]]], length: int) -> None:
     walks = []

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from icecore_node.storage.engine import BatchMark
 from icecore_node.storage.memory_engine.memory_log import HeldBatches
+from tests.support import rotation
 
 BATCHES = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6)
 
 
 @given(BATCHES, st.lists(st.integers(0, 240), max_size=8), st.booleans())
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=rotation.examples(200))
 def test_batches_are_those_of_the_marks(batches: list[bytes], cuts: list[int], views: bool) -> None:
     whole = b"".join(batches)
     edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
