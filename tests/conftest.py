@@ -1,6 +1,7 @@
 """Every kind of test shares the rotation, the hypothesis profile, and marks by folder."""
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -60,6 +61,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if CLUSTER_TESTS in item.path.parents:
             item.add_marker(pytest.mark.cluster)
     rotation_marks.leave_out(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """What is there for the whole run is never garbage: nobody looks through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

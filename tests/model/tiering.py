@@ -10,7 +10,7 @@ was wrong in one of them. ``Rules`` can be replaced one by one: those are the mu
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from icecore.errors import ConflictError
 from icecore.model import (
@@ -106,9 +106,20 @@ class Rules:
     """Whoever does not hear that its answer has arrived removes what it has put."""
 
 
-@lru_cache(maxsize=64)
 def cluster(state: State) -> ClusterState:
-    """As the coordinator has it."""
+    """As the coordinator has it, which knows nothing of objects and of who was asked."""
+    return _cluster(replace(state, **UNKNOWN))
+
+
+UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("table", "asked", "put", "objects", "late"), ()),
+    "tries": 0,
+    "wrong": "",
+}
+
+
+@lru_cache(maxsize=1 << 13)
+def _cluster(state: State) -> ClusterState:
     made = ClusterState(counted_ms=state.now_ms)
     nodes = [
         NodeRecord(
@@ -156,34 +167,32 @@ def cluster(state: State) -> ClusterState:
 
 def taken(state: State, change: Change) -> State:
     """What a committed change makes of the state."""
-    found = state
+    changed: dict[str, Any] = {}
     for record in change.deletes:
         if isinstance(record, TierRecord):
-            found = replace(found, tier=None)
+            changed["tier"] = None
         elif isinstance(record, SegmentRecord):
-            found = replace(found, is_gone=True, has_copies=False)
+            changed |= {"is_gone": True, "has_copies": False}
     for record in change.puts:
         match record:
             case TierRecord():
-                found = replace(found, tier=replace(record, version=1))
+                changed["tier"] = replace(record, version=1)
             case PartitionRecord():
-                found = replace(
-                    found,
-                    revision=record.tier_revision,
-                    table_revision=record.table_revision,
-                    start=record.log_start_offset,
-                )
+                changed |= {
+                    "revision": record.tier_revision,
+                    "table_revision": record.table_revision,
+                    "start": record.log_start_offset,
+                }
             case CounterRecord():
-                found = replace(found, number=record.next_value)
+                changed["number"] = record.next_value
             case SegmentRecord():
-                found = replace(
-                    found,
-                    has_copies=bool(record.segment.replicas),
-                    is_tiered=record.segment.is_tiered,
-                )
+                changed |= {
+                    "has_copies": bool(record.segment.replicas),
+                    "is_tiered": record.segment.is_tiered,
+                }
             case _:
                 pass
-    return found
+    return replace(state, **changed) if changed else state
 
 
 def steps(state: State, rules: Rules) -> Iterator[State]:

@@ -33,6 +33,7 @@ from icecore_node.storage.segment_engine.segment_names import index_file_name
 from tests.conformance.log_builder import LogBuilder
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
+from tests.support import rotation
 from tests.support.index_oracle import (
     append_random,
     check_all_ways,
@@ -176,7 +177,7 @@ def damage_file(bench: Bench, log: LogBuilder, rng: random.Random) -> None:
         file.close()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", rotation.take("unit: lives of an index", range(20), 5))
 def test_nothing_is_missed_in_a_random_life(seed: int) -> None:
     rng = random.Random(seed)
     small = replace(SETTINGS, recent_entries_bytes_max=rng.choice([1 << 10, 4 << 10, 64 << 10]))

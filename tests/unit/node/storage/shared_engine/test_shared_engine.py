@@ -18,10 +18,15 @@ from tests.simulation import mistakes_shared
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.mistakes import Mistake
+from tests.support import rotation
 from tests.unit.node.storage.shared_engine.random_life import SETTINGS, Life
 
+LIVES = rotation.take("unit: lives of the shared engine", range(40), 10)
+TEARS = rotation.take("unit: power cuts of the shared engine", range(40), 10)
+FLIPS = rotation.take("unit: flipped bits of the shared engine", range(60), 15)
 
-@pytest.mark.parametrize("seed", range(40))
+
+@pytest.mark.parametrize("seed", LIVES)
 def test_a_random_life(seed: int) -> None:
     life = Life(seed)
     for _ in range(150):
@@ -31,7 +36,7 @@ def test_a_random_life(seed: int) -> None:
     life.check()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", TEARS)
 def test_what_a_power_cut_tears_counts_at_no_later_start(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +58,7 @@ def test_what_a_power_cut_tears_counts_at_no_later_start(
         life.step()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", FLIPS)
 def test_a_flipped_bit_hits_whom_it_hits(seed: int) -> None:
     life = Life(seed)
     for _ in range(60):
