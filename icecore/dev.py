@@ -58,7 +58,8 @@ class Member:
     extra: list[str] = field(default_factory=list)
     """More arguments; they win over all others."""
     prefix: list[str] = field(default_factory=list)
-    """In front of the interpreter: a command that ends in exec, such as ``nsenter``."""
+    """In front of the interpreter: a command that ends in exec, such as ``nsenter``. The port of a
+    process with one is not reserved, so that of the coordinator has to be given."""
 
     @property
     def is_running(self) -> bool:
@@ -154,6 +155,7 @@ class LocalCluster:
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._lock: IO[str] | None = None
+        self._ports: list[socket.socket] = []
         self._settings = {"node": node_settings or {}, "coordinator": coordinator_settings or {}}
         self._common: list[str] = ["--insecure-bind"] if insecure_bind else []
         is_ours = config_path is None
@@ -217,7 +219,9 @@ class LocalCluster:
     # --- start ----------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the coordinator, then all nodes at once; return when all are ready.
+        """Start all processes at once; return when all are ready.
+
+        Nodes ask for the coordinator until it is there, at a port that this process reserves.
 
         Raises:
             ConfigurationError: A port or the folder is in use, or the servers are not installed.
@@ -226,13 +230,12 @@ class LocalCluster:
         extras.check("server")
         self._take_folder()
         try:
-            self._check_ports()
+            self._reserve_ports()
             self._write_settings()
-            self._spawn(self.coordinator)
-            self._wait_ready([self.coordinator])
-            for node in self._nodes.values():
-                self._spawn(node)
-            self._wait_ready(list(self._nodes.values()))
+            for member in self._members():
+                self._spawn(member)
+            # The coordinator first: without it no node gets ready, and its log says why.
+            self._wait_ready(list(self._members()))
         except BaseException:
             self.stop()
             raise
@@ -296,23 +299,41 @@ class LocalCluster:
             name=member.name,
         )
 
-    def _check_ports(self) -> None:
-        """Ask for the ports before any process does: the error is then about the right thing."""
+    def _reserve_ports(self) -> None:
+        """Bind the ports of all processes, so that an error is about the right one, and hold them.
+
+        A server may listen on a port that another socket only holds (both set SO_REUSEADDR). The
+        system gives a held port to nobody else, also while its server is dead.
+        """
         for member in self._members():
-            for address in filter(None, (member.listen, member.metrics_listen)):
-                host, _, port = address.rpartition(":")
-                if port == "0":
-                    continue
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    try:
-                        probe.bind((host, int(port)))
-                    except OSError as error:
-                        raise ConfigurationError(
-                            f"{address} ({member.name}) can't be used: {error.strerror}; stop what "
-                            "uses it or choose another with --port",
-                            address=address,
-                        ) from error
+            if member.prefix:
+                continue
+            held = self._bind(member.name, member.listen)
+            self._ports.append(held)
+            host, _, _ = member.listen.rpartition(":")
+            member.listen = f"{host}:{held.getsockname()[1]}"
+            if member.metrics_listen:
+                self._bind(member.name, member.metrics_listen).close()
+
+    def _bind(self, name: str, address: str) -> socket.socket:
+        host, _, port = address.rpartition(":")
+        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            found.close()
+            raise ConfigurationError(
+                f"{address} ({name}) can't be used: {error.strerror}; stop what "
+                "uses it or choose another with --port",
+                address=address,
+            ) from error
+        return found
+
+    def _release_ports(self) -> None:
+        for held in self._ports:
+            held.close()
+        self._ports.clear()
 
     def _write_settings(self) -> None:
         if not any(self._settings.values()):
@@ -382,23 +403,34 @@ class LocalCluster:
         """SIGTERM one node and wait for its clean end (SIGKILL after ``stop_timeout_s``)."""
         self._end([self.node(node_id)])
 
-    def _kill(self, member: Member) -> None:
-        member.expected_to_run = False
-        if member.process is not None and member.is_running:
-            member.process.kill()
-            member.process.wait()
+    def _kill(self, *members: Member) -> None:
+        for member in members:
+            member.expected_to_run = False
+            if member.process is not None and member.is_running:
+                member.process.kill()
+        for member in members:
+            if member.process is not None:
+                member.process.wait()
 
     # --- stop -----------------------------------------------------------------------------------
 
-    def stop(self) -> list[str]:
+    def stop(self, *, kill: bool = False) -> list[str]:
         """SIGTERM to all nodes at once, then to the coordinator; SIGKILL for who does not obey.
+
+        Args:
+            kill: SIGKILL to all at once instead: quicker, and nothing in memory survives.
 
         Returns warnings: which processes had to be killed or ended with an error.
         """
-        warnings = self._end(list(self._nodes.values())) + self._end([self.coordinator])
+        warnings: list[str] = []
+        if kill:
+            self._kill(*self._members())
+        else:
+            warnings = self._end(list(self._nodes.values())) + self._end([self.coordinator])
         if self._lock is not None:
             self._write_pids()
         self._release_folder()
+        self._release_ports()
         return warnings
 
     def _end(self, members: Sequence[Member]) -> list[str]:

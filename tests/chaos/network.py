@@ -19,6 +19,8 @@ from tests.chaos.links import Links
 _NAMESPACES = Path("/run/netns")
 _PREFIX = "icechaos"
 _CUT_PRIORITY = "1"
+_PORT = 7400
+"""Of each process: in a namespace of its own every port is free."""
 
 
 class NetworkError(Exception):
@@ -80,7 +82,7 @@ class Network(Links):
 
     def attach(self, member: Member) -> None:
         """See ``Links.attach``: it gets its namespace."""
-        member.listen = f"{self.address(member.name)}:0"
+        member.listen = f"{self.address(member.name)}:{_PORT}"
         member.prefix = self.prefix(member.name)
 
     def address(self, name: str) -> str:

@@ -1,5 +1,6 @@
-"""Which object store the nodes of ``icecore dev`` get."""
+"""Which object store and which ports the processes of ``icecore dev`` get."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,19 @@ def test_each_node_is_told(tmp_path: Path) -> None:
     for node_id in (1, 2):
         assert cluster.node(node_id).extra[-2:] == ["--tier-url", "memory:///"]
     assert "--tier-url" not in LocalCluster(tmp_path, 1).node(1).extra
+
+
+def test_ports_are_held_for_servers_and_for_nobody_else(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, 1)
+    cluster._reserve_ports()
+    try:
+        for address in (cluster.bootstrap, cluster.addresses[1]):
+            host, _, port = address.rpartition(":")
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+            with socket.create_server((host, int(port))), socket.socket() as client:
+                client.connect((host, int(port)))
+    finally:
+        cluster.stop()
+    with socket.socket() as other:
+        other.bind((host, int(port)))
