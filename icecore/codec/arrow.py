@@ -84,7 +84,8 @@ class _Same:
 
 
 def _empty_lists(type_: Any, count: int) -> Any:
-    ends, no_items = pa.py_buffer(np.zeros(count + 1, "<i4")), pa.array([], type_.value_type)
+    # Not pa.array([]): that imports pandas, which doubles the time of this import.
+    ends, no_items = pa.py_buffer(np.zeros(count + 1, "<i4")), pa.nulls(0, type_.value_type)
     return pa.Array.from_buffers(type_, count, [None, ends], children=[no_items])
 
 

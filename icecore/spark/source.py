@@ -28,7 +28,6 @@ from icecore.spark.partitions import RangePartition
 from icecore.spark.plan import Snapshot, ranges_within, spanned, within
 from icecore.spark.ranges import RangeSource, read_range
 from icecore.spark.shipping import shipped
-from icecore.spark.sink import BatchWriter, StreamWriter
 from icecore.spark.snapshot import (
     ADMIN_TIMEOUT_S,
     held_snapshot,
@@ -65,10 +64,14 @@ class IcecoreDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For a batch."""
+        from icecore.spark.sink import BatchWriter  # it imports more than any process that reads
+
         return BatchWriter(write_options(self.options, is_stream=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """For each micro-batch of a streaming query."""
+        from icecore.spark.sink import StreamWriter
+
         return StreamWriter(write_options(self.options, is_stream=True), schema, overwrite)
 
     def __reduce__(self) -> tuple[Any, ...]:
