@@ -22,7 +22,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup proto contract references fmt check $(CHECKS) test test-all demo \
-	bench bench-matrix bench-peers bench-gates bench-check bench-install bench-report setup-bench setup-demo \
+	bench bench-matrix bench-peers bench-gates bench-install bench-report setup-bench setup-demo \
 	setup-minio setup-spark sim sim-mutants model chaos clean
 
 help: ## show this list
@@ -92,11 +92,9 @@ bench-matrix: setup ## every case: ONLY="rf=3 partitions=16,256" for some, OUT=f
 bench-peers: setup-bench ## beside Kafka and NATS, in the same run: ONLY and OUT as above
 	$(PY) -m benchmarks.run --preset peers --systems icecore kafka nats $(BENCH_OPTIONS)
 
-bench-gates: setup-bench ## the figures that must hold: RUNS=5, OUT=file.jsonl, GATES="rf3_limit …" for some
-	$(PY) -m benchmarks.gates --runs $(or $(RUNS),5) $(if $(GATES),--only $(GATES)) $(if $(OUT),--json $(OUT))
-
-bench-check: setup ## compare ratios with those in benchmarks/baseline.json
-	$(PY) -m benchmarks.check
+bench-gates: setup-bench ## ratios and their bands: BASE=<commit>, RUNS=3, OUT=file.jsonl, GATES="rf3_limit …", BANDS=1 to write bands
+	$(PY) -m benchmarks.gates --runs $(or $(RUNS),3) $(if $(BASE),--base $(BASE)) \
+		$(if $(GATES),--only $(GATES)) $(if $(OUT),--json $(OUT)) $(if $(BANDS),--update-bands)
 
 bench-install: setup ## size of a client's environment, its import, the first help
 	$(PY) -m benchmarks.install

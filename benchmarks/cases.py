@@ -26,6 +26,9 @@ OURS = (
 topics of the other engines, or whose active segments share files."""
 ICECORE, WITH_SYNCFS, OVER_GRPC, IN_MEMORY, IN_ROCKSDB, SHARED_FILES = OURS
 
+BASE = "base"
+"""Ours as it comes, with the code of an earlier commit (``benchmarks/gates/base.py``)."""
+
 KINDS = ("produce", "fetch", "mixed", "single", "open")
 RECORD_BYTES = (100, 1024)
 PARTITIONS = (1, 16, 256, 1024)
@@ -34,6 +37,11 @@ REPLICATION_FACTORS = (1, 3)
 ACKS = ("all", "quorum", "leader")
 FLUSHES = ("sync", "async")
 APIS = ("columns", "records")
+
+
+def is_ours(system: str) -> bool:
+    """Whether it is a cluster of this project."""
+    return system in OURS or system == BASE
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,31 +29,31 @@ SECONDS, WARM_S = 1.5, 0.5
 OPTIONS = [("grpc.max_receive_message_length", 8 << 20), ("grpc.enable_http_proxy", 0)]
 
 
-def measure() -> dict[str, float]:
-    """``hop_mb_s`` and ``hop_ms``, the median round trip."""
+def measure(seconds: float = SECONDS) -> dict[str, float]:
+    """``hop_mb_s`` and ``hop_ms``, the median round trip; so long for each of the two."""
     command = [sys.executable, "-m", "benchmarks.hop", "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             port = int(server.stdout.readline())
-            return asyncio.run(_measure(f"127.0.0.1:{port}"))
+            return asyncio.run(_measure(f"127.0.0.1:{port}", seconds))
         finally:
             server.terminate()
 
 
-async def _measure(address: str) -> dict[str, float]:
+async def _measure(address: str, seconds: float) -> dict[str, float]:
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         take = cast(Take, channel.unary_unary(METHOD))
         big, small = os.urandom(1 << 20), os.urandom(1024)
         await asyncio.gather(*(_send(take, big, WARM_S) for _ in range(IN_FLIGHT)))
-        counts = await asyncio.gather(*(_send(take, big, SECONDS) for _ in range(IN_FLIGHT)))
+        counts = await asyncio.gather(*(_send(take, big, seconds) for _ in range(IN_FLIGHT)))
         trips_s = []
-        until_s = time.perf_counter() + SECONDS
+        until_s = time.perf_counter() + seconds
         while (began_s := time.perf_counter()) < until_s:
             await take(small)
             trips_s.append(time.perf_counter() - began_s)
     return {
-        "hop_mb_s": round(sum(counts) * len(big) / SECONDS / 1e6, 1),
+        "hop_mb_s": round(sum(counts) * len(big) / seconds / 1e6, 1),
         "hop_ms": round(1000 * statistics.median(trips_s), 3),
     }
 

@@ -17,6 +17,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def describe(folder: Path) -> dict[str, Any]:
     """Machine, file system of ``folder``, versions and git revision."""
     return {
+        "name": name(folder),
         "cpu": _first("/proc/cpuinfo", "model name"),
         "cores": os.cpu_count(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
@@ -26,6 +27,24 @@ def describe(folder: Path) -> dict[str, Any]:
         "packages": dict(_versions()),
         "revision": _revision(),
     }
+
+
+def name(folder: Path) -> str:
+    """A machine as far as figures depend on it: processor, cores, disk and file system."""
+    keys = ("model name", "cpu family", "model")
+    model, family, number = (_first("/proc/cpuinfo", key) for key in keys)
+    cpu = f"{model} (family {family}, model {number})"
+    return f"{cpu}, {os.cpu_count()} cores, {_disk(folder)}, {_file_system(folder)}"
+
+
+def _disk(folder: Path) -> str:
+    """The kind of disk that holds the folder, as its driver calls it."""
+    device = os.stat(folder if folder.exists() else folder.parent).st_dev
+    place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    for block in (place, place.parent):  # a partition lies in its disk
+        if (driver := block / "device" / "driver").exists():
+            return f"disk of {driver.resolve().name}"
+    return "disk of an unknown kind"
 
 
 def _first(path: str, key: str) -> str:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from benchmarks import hop, limit
-from benchmarks.cases import OURS, Case
+from benchmarks.cases import BASE, ICECORE, Case, is_ours
 from benchmarks.cluster import Missing, PeerFailed, System
+from benchmarks.gates.base import ROOT, Tree
 from benchmarks.lifetime import uninterrupted
 from benchmarks.systems import Systems
-from benchmarks.warm_memory import warm_memory
+from benchmarks.warm_memory import HELD_BYTES, warm_memory
 from benchmarks.workload import Job
 from tests.support.minio import minio_program
 
@@ -34,6 +35,10 @@ FILL_BYTES = 256 << 20
 FILL_RECORDS_MAX = 2_000_000
 FAILOVER_MIB = 64
 LIMIT_MIB, LIMIT_RUNS = 128, 3
+TAKEN_BYTES_S = 3 * GIB // 2
+"""New memory that a measurement takes at most: what all replicas write."""
+LEAST_S = 0.5
+"""Of round trips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +71,31 @@ class Runner:
     Args:
         folder: Where data may be written, made if need be; what is written is removed again.
         times: Of all cases.
+        base: The code of the system ``base``, if there is one.
+        in_turns: Whether measurements are short and come back often: ours stay beside each other
+            then, and no more memory is made ready than one of them takes.
     """
 
-    def __init__(self, folder: Path, times: Times) -> None:
-        self._base, self._times = folder, times
+    def __init__(
+        self, folder: Path, times: Times, base: Tree | None = None, in_turns: bool = False
+    ) -> None:
+        self._home, self._times = folder, times
+        self._base, self._in_turns = base, in_turns
         self._stack = contextlib.ExitStack()
         self._topics: dict[_Shape, tuple[System, str]] = {}
         self._filled: dict[str, int] = {}
 
     def __enter__(self) -> Self:
-        self._base.mkdir(parents=True, exist_ok=True)
-        home = tempfile.TemporaryDirectory(prefix="icecore-bench-", dir=self._base)
+        self._home.mkdir(parents=True, exist_ok=True)
+        home = tempfile.TemporaryDirectory(prefix="icecore-bench-", dir=self._home)
         with contextlib.ExitStack() as stack:
             self._folder = Path(stack.enter_context(home))
-            self._systems = stack.enter_context(Systems(self._folder, self._warm))
+            self._systems = stack.enter_context(self._all_systems())
             self._stack = stack.pop_all()
         return self
+
+    def _all_systems(self) -> Systems:
+        return Systems(self._folder, self._warm, self._base, are_ours_beside=self._in_turns)
 
     def __exit__(self, *_: object) -> None:
         progress("stopping")
@@ -103,13 +117,23 @@ class Runner:
         try:
             yield
         finally:
-            for system, topic in list(self._topics.values()):
-                if self._systems.is_running(system):  # or its files are gone with it
-                    with self._forgiving(system.name):
-                        self._systems.wake(system)
-                        system.delete_topic(topic)
-            self._topics.clear()
+            self.delete_topics()
             self._filled.clear()
+
+    def delete_topics(self, *, with_filled: bool = True) -> None:
+        """Those of all cases so far, perhaps without those that are filled to be fetched."""
+        for shape, (system, topic) in list(self._topics.items()):
+            if shape.content and not with_filled:
+                continue
+            if self._systems.is_running(system):  # or its files are gone with it
+                with self._forgiving(system.name):
+                    self._systems.wake(system)
+                    system.delete_topic(topic)
+            self._topics.pop(shape, None)
+
+    def end_group(self) -> None:
+        """Stop ours: what the next measurements do not need must not idle beside them."""
+        self._systems.stop_ours()
 
     @contextlib.contextmanager
     def _failures_told(self, name: str) -> Iterator[None]:
@@ -119,7 +143,7 @@ class Runner:
         except Missing:
             raise
         except Exception as error:
-            if name in OURS:
+            if is_ours(name):
                 raise
             self._topics = {key: each for key, each in self._topics.items() if key.system != name}
             self._systems.drop(name)
@@ -161,30 +185,38 @@ class Runner:
         """What disk and transport allow now: the denominators of a result."""
         return {**self.limit(rf, files), "sync_ms": limit.sync_ms(self._folder), **hop.measure()}
 
-    def failover(self, partitions: int) -> dict[str, float]:
+    def least(self, rf: int) -> dict[str, float]:
+        """The latency of a record that does nothing but what it can't do without."""
+        progress(f"one sync and the round trips, RF {rf}")
+        trips = 1 if rf == 1 else 2
+        hop_ms = hop.measure(LEAST_S)["hop_ms"]
+        return {"p50_ms": round(limit.sync_ms(self._folder) + trips * hop_ms, 3)}
+
+    def failover(self, partitions: int, is_base: bool = False) -> dict[str, float]:
         """How long produce stood still in the partitions whose leader was killed, in ms.
 
         Raises:
+            Missing: It is the base's, and there is none.
             RuntimeError: It failed, or a record could not be produced.
         """
         progress(f"failover of {partitions} partitions × {FAILOVER_MIB} MiB")
         options = ["--kills", "1", "--mib", str(FAILOVER_MIB), "--partitions", str(partitions)]
-        whole = self._apart("benchmarks.failover", *options)
+        whole = self._apart("benchmarks.failover", is_base, *options)
         if whole["errors"]:
             raise RuntimeError(f"{whole['errors']} records could not be produced")
         return {f"led_{name}": value for name, value in whole["longest_gap"]["led"].items()}
 
-    def lookup(self) -> dict[str, float]:
+    def lookup(self, is_base: bool = False) -> dict[str, float]:
         """How long look-ups take, in ms, and how large indexes are.
 
         Raises:
             RuntimeError: It failed, or what was found was not what was produced.
         """
         progress("look-ups")
-        figures: dict[str, float] = self._apart("benchmarks.lookup")["figures"]
+        figures: dict[str, float] = self._apart("benchmarks.lookup", is_base)["figures"]
         return figures
 
-    def cold_reads(self) -> dict[str, float]:
+    def cold_reads(self, is_base: bool = False) -> dict[str, float]:
         """How long reads of object storage take.
 
         Raises:
@@ -194,22 +226,38 @@ class Runner:
         if minio_program() is None:
             raise Missing("minio")
         progress("cold reads")
-        figures: dict[str, float] = self._apart("benchmarks.cold_reads")["figures"]
+        figures: dict[str, float] = self._apart("benchmarks.cold_reads", is_base)["figures"]
         return figures
 
-    def _apart(self, module: str, *options: str) -> dict[str, Any]:
+    def _apart(self, module: str, is_base: bool, *options: str) -> dict[str, Any]:
         """The last line of a benchmark that has a cluster of its own.
 
         Raises:
+            Missing: It is the base's, and there is none.
             RuntimeError: It failed.
         """
+        where = self._tree(BASE if is_base else ICECORE)
         self._systems.stop()  # what idles takes processor time that the cluster would have had
-        command = [sys.executable, "-m", module, *options, "--folder", str(self._folder)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            where.command(module, *options, "--folder", str(self._folder)),
+            cwd=where.root,
+            env=where.environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"{module} ended with status {done.returncode}")
         last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return last
+
+    def _tree(self, system: str) -> Tree:
+        """Whose code serves and measures a system."""
+        if system != BASE:
+            return Tree(ROOT, "this tree")
+        if self._base is None:
+            raise Missing("a base to compare with: BASE=<commit>")
+        return self._base
 
     def run(self, name: str, case: Case) -> dict[str, Any]:
         """One run of a case: ``figures`` and what each process has cost.
@@ -231,8 +279,15 @@ class Runner:
             job = replace(job, records=self._fill(job))
         progress(f"{name}: {case.label}")
         os.sync()  # what others left in the page cache would be written during this
-        with contextlib.nullcontext() if case.kind == "single" else warm_memory():
+        with (
+            contextlib.nullcontext() if case.kind == "single" else warm_memory(self._taken_bytes())
+        ):
             return self._measured(job)
+
+    def _taken_bytes(self) -> int:
+        if not self._in_turns:
+            return HELD_BYTES
+        return min(HELD_BYTES, int((self._times.seconds + self._times.warm_s) * TAKEN_BYTES_S))
 
     def _measured(self, job: Job) -> dict[str, Any]:
         if job.case.kind != "mixed":
@@ -261,22 +316,28 @@ class Runner:
         if job.topic not in self._filled:
             wanted = min(FILL_RECORDS_MAX, FILL_BYTES // job.case.record_bytes)
             progress(f"{job.system}: {wanted} records to fetch")
-            api = "columns" if job.system in OURS else "records"
+            api = "columns" if is_ours(job.system) else "records"
             fill = replace(job, act="fill", records=wanted, case=replace(job.case, api=api))
             self._filled[job.topic] = self._client(fill).result()["records"]
         return self._filled[job.topic]
 
     def _client(self, job: Job) -> "_Client":
-        return _Client(job, self._times.seconds + self._times.warm_s + CLIENT_EXTRA_S)
+        timeout_s = self._times.seconds + self._times.warm_s + CLIENT_EXTRA_S
+        where = self._tree(job.system)
+        if job.system == BASE:
+            job = replace(job, system=ICECORE)  # as the base calls it
+        return _Client(job, timeout_s, where)
 
 
 class _Client:
     """One client process; ends with the context at the latest."""
 
-    def __init__(self, job: Job, timeout_s: float) -> None:
+    def __init__(self, job: Job, timeout_s: float, where: Tree) -> None:
         self._job, self._timeout_s = job, timeout_s
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.client", json.dumps(job.to_dict())],
+            where.command("benchmarks.client", json.dumps(job.to_dict())),
+            cwd=where.root,
+            env=where.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the runner, which ends its clients

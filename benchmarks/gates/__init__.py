@@ -1,0 +1,1 @@
+"""Gates: ratios within one run, both sides measured in turns, each held against its band."""
