@@ -13,21 +13,18 @@ product.
 
 import argparse
 import datetime
-import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from benchmarks.cases import BASE
-from benchmarks.figures import median_of
 from benchmarks.gates import bands as band_file
-from benchmarks.gates.bands import RED, REFUSED, RUNS_MIN, Bands, Judged, added, find, judge
+from benchmarks.gates.bands import RUNS_MIN
 from benchmarks.gates.base import BaseError, Tree, check_out, is_same_product
 from benchmarks.gates.catalogue import SLOW_TURNS, choose
-from benchmarks.gates.gate import TURNS, Group, Run
+from benchmarks.gates.gate import TURNS, Group
+from benchmarks.gates.results import Results, append, updated
 from benchmarks.gates.turns import measure_group
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
@@ -35,77 +32,12 @@ from benchmarks.runner import Runner, Times, progress
 
 RUNS = 3
 SECONDS, WARM_S = 1.5, 1.0
-EXIT_RED, EXIT_REFUSED = 1, 2
-
-
-@dataclass(slots=True)
-class Results:
-    """Of some groups, in order."""
-
-    bands: Bands
-    machine: str
-    judged: list[Judged] = field(default_factory=list)
-    measured: list[dict[str, Any]] = field(default_factory=list)
-    """What the values are made of: a line for each measurement."""
-
-    def take(self, group: Group, runs: Sequence[Run]) -> None:
-        """What the runs of a group have brought. Values of its gates are printed."""
-        for name, measurement in group.measurements.items():
-            found = [turn[name] for run in runs for turn in run if name in turn]
-            if not found:
-                continue
-            on = BASE if measurement.is_base else measurement.on
-            self.measured.append(
-                {
-                    "benchmark": "measured",
-                    "name": name,
-                    "on": on,
-                    "case": measurement.case.label,
-                    "figures": median_of([each.figures for each in found]),
-                    "turns": len(found),
-                }
-            )
-        for gate in group.gates:
-            found_band = find(self.bands, self.machine, gate)
-            self.judged.append(judge(gate, runs, group.turns, found_band))
-            print(self.judged[-1].line(), flush=True)
-
-    def status(self) -> int:
-        """Of the process."""
-        verdicts = {each.verdict for each in self.judged}
-        if RED in verdicts:
-            return EXIT_RED
-        return EXIT_REFUSED if REFUSED in verdicts else 0
 
 
 def measure(groups: Sequence[Group], runner: Runner, runs: int, results: Results) -> None:
     """Values of all gates, each printed as soon as it is known."""
     for group in groups:
         results.take(group, measure_group(runner, group, runs))
-
-
-def updated(
-    results: Results, commit: str, is_same_tree: bool, date: str
-) -> tuple[dict[str, dict[str, band_file.Band]], list[str]]:
-    """All bands with those of these results, and the names of gates that got none.
-
-    Args:
-        results: Of this machine.
-        commit: That was measured.
-        is_same_tree: Whether the base is the same product: else its ratios are no noise.
-        date: Of today.
-    """
-    bands = {machine: dict(gates) for machine, gates in results.bands.items()}
-    mine, left = bands.setdefault(results.machine, {}), []
-    for each in results.judged:
-        gate = each.gate
-        if not gate.is_ratio or not each.by_run:
-            continue
-        if gate.is_over_base and not is_same_tree:
-            left.append(gate.name)
-            continue
-        mine[gate.name] = added(mine.get(gate.name), each, date, commit)
-    return bands, left
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,7 +68,8 @@ def main() -> int:
     """Entry point."""
     parser = _parser()
     options = parser.parse_args()
-    if options.runs < 1 or options.seconds <= 0 or (options.turns or 1) < 1:
+    turns = TURNS if options.turns is None else options.turns
+    if options.runs < 1 or options.seconds <= 0 or turns < 1:
         parser.error("--runs, --turns and --seconds must be positive")
     try:
         groups = choose(options.only)
@@ -157,9 +90,10 @@ def main() -> int:
     if options.json:
         compared = {"base": base.commit} if base else {}
         told = {"runs": options.runs, "date": today, "note": options.note, **compared}
-        _append(options.json, results, {**told, **about})
+        append(options.json, results, {**told, **about})
     if options.update_bands:
-        _update(results, about["revision"], base, today)
+        commit = about["revision"].removesuffix("-dirty")  # the file of bands changes itself
+        _update(results, commit, base, today)
     return results.status()
 
 
@@ -187,34 +121,6 @@ def _update(results: Results, commit: str, base: Tree | None, today: str) -> Non
         progress(f"bands {rule}, bind nobody: {', '.join(idle)}")
     if left:
         progress(f"no bands, since the base is another product: {', '.join(left)}")
-
-
-def _append(path: Path, results: Results, about: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as out:
-        out.write(json.dumps({"benchmark": "machine", **about}) + "\n")
-        for line in results.measured:
-            out.write(json.dumps(line) + "\n")
-        for each in results.judged:
-            out.write(json.dumps(gate_line(each)) + "\n")
-
-
-def gate_line(judged: Judged) -> dict[str, Any]:
-    """For the file of results."""
-    rounded = [round(value, 4) for value in (*judged.by_run, judged.low, judged.high)]
-    *by_run, low, high = rounded
-    return {
-        "benchmark": "gate",
-        "name": judged.gate.name,
-        "about": judged.gate.about,
-        "unit": judged.gate.unit,
-        "value": None if judged.value is None else round(judged.value, 4),
-        "by_run": by_run,
-        "interval": [low, high],
-        "band": [judged.band.low, judged.band.high] if judged.band else None,
-        "others_share": round(judged.others_share, 3),
-        "verdict": judged.verdict,
-    }
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -205,8 +205,3 @@ def added(before: Band | None, judged: Judged, date: str, commit: str) -> Band:
             len(judged.by_run) + len(earlier)
         )
     return band_of((*earlier, *judged.by_run), share, date, commit)
-
-
-def with_bands(judged: Judged, band: Band | None) -> Judged:
-    """The same values held against another band."""
-    return replace(judged, band=band)

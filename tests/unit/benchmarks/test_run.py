@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks: percentiles, open loops, ratios, gates, baseline, table."""
+"""The arithmetic of the benchmarks: percentiles, open loops, ratios, table."""
 
 import json
 import os
@@ -6,15 +6,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import pytest
 
 from benchmarks import (
-    check,
     core_step,
     figures,
-    gates,
     idle,
     memory,
     others,
@@ -25,7 +23,7 @@ from benchmarks import (
 )
 from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
 from benchmarks.cluster import Icecore, Missing, NotStarted, PeerFailed, System
-from benchmarks.gate_list import GROUPS, Gate, Group
+from benchmarks.gates.base import Tree
 from benchmarks.systems import Systems
 from benchmarks.warm_memory import warm_memory
 from benchmarks.workload import Job
@@ -216,7 +214,7 @@ def test_a_peer_that_fails_costs_one_run_and_in_the_end_all(
     tmp_path: Path, peer: type[Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Client:
-        def __init__(self, job: Job, timeout_s: float) -> None:
+        def __init__(self, job: Job, timeout_s: float, where: Tree) -> None:
             pass
 
         def result(self) -> dict[str, Any]:
@@ -312,69 +310,7 @@ def test_an_absent_system_says_what_is_missing(
     assert not started
 
 
-# --- gates ----------------------------------------------------------------------------------------
-
-
-def test_a_gate_is_the_median_of_ratios_within_one_run() -> None:
-    gate = Gate("g", "ours", over="theirs", floor=2.0)
-    runs = [
-        {"ours": {"records_s": ours}, "theirs": {"records_s": theirs}}
-        for ours, theirs in ((10.0, 1.0), (20.0, 20.0), (30.0, 10.0))
-    ]
-    assert gate.over_runs(runs) == 3.0
-    assert gate.line(3.0) == "gate: g value=3 floor=2 unit=ratio ok"
-    assert gate.line(1.5) == "gate: g value=1.5 floor=2 unit=ratio short"
-
-
-def test_a_gate_may_compare_figures_of_different_names() -> None:
-    gate = Gate("g", "ours", "mb_s", "limit", "fresh_mb_s", floor=0.5)
-    assert gate.value({"ours": {"mb_s": 30.0}, "limit": {"fresh_mb_s": 60.0}}) == 0.5
-
-
-def test_a_ceiling_must_not_be_exceeded() -> None:
-    gate = Gate("g", "ours", "p50_ms", ceiling=4.0, unit="ms")
-    assert gate.line(4.0) == "gate: g value=4 ceiling=4 unit=ms ok"
-    assert gate.verdict(4.1) == "short"
-
-
-def test_a_gate_without_a_bound_is_shown_and_one_without_a_value_skipped() -> None:
-    assert Gate("g", "ours", unit="records/s").line(123456.7) == (
-        "gate: g value=123457 floor=- unit=records/s shown"
-    )
-    gate = Gate("g", "ours", over="theirs", floor=2.0)
-    assert gate.over_runs([{"ours": {"records_s": 1.0}}]) is None
-    assert gate.line(None) == "gate: g value=- floor=2 unit=ratio skipped"
-
-
-def test_of_what_is_rare_the_worst_run_counts() -> None:
-    runs = [{"ours": {"p99_ms": each}} for each in (3.0, 9.0, 1.0)]
-    assert Gate("g", "ours", "p99_ms", ceiling=4.0, is_worst=True).over_runs(runs) == 9.0
-    assert Gate("g", "ours", "p99_ms", floor=4.0, is_worst=True).over_runs(runs) == 1.0
-
-
-def test_a_measurement_beside_others_is_made_again_and_refused_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Busy:
-        shares = iter((0.3, 0.16, 0.1, 0.3, 0.3, 0.3))
-
-        def share(self) -> float:
-            return next(self.shares)
-
-    class FakeRunner:
-        runs = 0
-
-        def limit(self, rf: int, files: int) -> dict[str, float]:
-            self.runs += 1
-            return {"fresh_mb_s": float(self.runs)}
-
-    monkeypatch.setattr(gates, "Others", Busy)
-    runner = cast(Any, FakeRunner())
-    (group,) = gates.choose(["rf3_limit"])
-    assert gates._measure(runner, group, "limit") == {"fresh_mb_s": 3.0}
-    with pytest.raises(Missing, match="others use less than 15%"):
-        gates._measure(runner, group, "limit")
-    assert runner.runs == 6
+# --- others ---------------------------------------------------------------------------------------
 
 
 def test_who_is_not_ours_is_an_other() -> None:
@@ -396,50 +332,7 @@ def test_who_is_not_ours_is_an_other() -> None:
     assert ours < 1.0
 
 
-def test_every_gate_needs_what_its_group_measures() -> None:
-    names = [gate.name for group in GROUPS for gate in group.gates]
-    assert len(names) == len(set(names))
-    for group in GROUPS:
-        assert {each for gate in group.gates for each in gate.needs} == group.measurements.keys()
-
-
-def test_only_what_the_chosen_gates_need_is_measured() -> None:
-    (group,) = gates.choose(["rf3_limit"])
-    assert list(group.measurements) == ["limit", "icecore"]
-    assert isinstance(group, Group)
-    with pytest.raises(ValueError, match="no gate nonsense"):
-        gates.choose(["nonsense"])
-
-
-def test_the_file_has_what_the_values_are_made_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (group,) = gates.choose(["rf3_limit"])
-    results = gates.Results()
-    results.take(group, [{"limit": {"fresh_mb_s": 400.0}, "icecore": {"mb_s": 200.0}}, {}])
-    assert "gate: rf3_limit value=0.5" in capsys.readouterr().out
-    gates._append(tmp_path / "out.json", results, {"runs": 2})
-    lines = report.read([tmp_path / "out.json"])
-    assert [line["benchmark"] for line in lines] == ["machine", "measured", "measured", "gate"]
-    assert lines[2]["on"] == "icecore" and lines[2]["figures"] == {"mb_s": 200.0}
-    assert (lines[3]["name"], lines[3]["value"]) == ("rf3_limit", 0.5)
-    assert report.table(lines) == "no results"
-
-
-# --- baseline and report --------------------------------------------------------------------------
-
-
-def test_a_ratio_may_be_worse_by_the_tolerance_only() -> None:
-    baseline = {"rf3_limit": 0.4, "open_p99_kafka": 0.5, "gone": 1.0}
-    lines = dict(
-        check.compare(baseline, {"rf3_limit": 0.31, "open_p99_kafka": 0.63, "new": 1.0}, 0.25)
-    )
-    assert list(lines.values()) == [False, True]
-    assert list(lines)[1] == "check: rf3_limit value=0.31 baseline=0.4 bound=0.3 ok"
-
-
-def test_the_stored_baseline_holds_gates_that_need_no_other_system() -> None:
-    assert json.loads(check.BASELINE.read_text()).keys() == check.ratios_alone().keys()
+# --- report ---------------------------------------------------------------------------------------
 
 
 def test_the_table_leaves_out_what_nobody_has() -> None:
