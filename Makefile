@@ -44,8 +44,9 @@ contract: setup ## write docs/ERRORS.md and docs/format_vectors.json from the co
 	$(PY) scripts/generate_format_vectors.py
 	$(PY) scripts/generate_errors.py
 
-references: setup ## generate docs/SETTINGS.md, COMMAND_REFERENCE.md, METRICS.md from the code
+references: setup ## generate docs/SETTINGS.md, COMMAND_REFERENCE.md, METRICS.md, PERFORMANCE.md
 	$(PY) scripts/generate_references.py
+	$(PY) scripts/generate_performance.py
 
 fmt: setup ## format and sort imports, fix what can be fixed
 	$(PY) -m ruff check --fix-only --quiet .
@@ -69,6 +70,7 @@ check-generated: setup
 	$(PY) scripts/generate_format_vectors.py --check
 	$(PY) scripts/generate_errors.py --check
 	$(PY) scripts/generate_references.py --check
+	$(PY) scripts/generate_performance.py --check
 
 check-tidy: setup
 	$(PY) -m pytest -q -p no:cacheprovider tests/tidy

@@ -8,7 +8,7 @@ Figures without a band that binds are ``shown``, and what could not be measured 
 Nothing can be said where others use more than half of the machine: ``refused``. The exit status is
 1 when a gate is red, and 2 when none is red and one is refused. ``--update-bands`` writes the bands
 of this machine from the runs; those of ratios to the base only where both trees are the same
-product.
+product. Ctrl-C keeps the runs that are whole.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from benchmarks.gates import bands as band_file
 from benchmarks.gates.bands import RUNS_MIN
 from benchmarks.gates.base import BaseError, Tree, check_out, is_same_product
 from benchmarks.gates.catalogue import SLOW_TURNS, choose
-from benchmarks.gates.gate import TURNS, Group
+from benchmarks.gates.gate import TURNS, Group, Run
 from benchmarks.gates.results import Results, append, updated
 from benchmarks.gates.turns import measure_group
-from benchmarks.lifetime import exit_with
+from benchmarks.lifetime import INTERRUPTED, exit_with
 from benchmarks.machine import describe
 from benchmarks.runner import Runner, Times, progress
 
@@ -34,10 +34,14 @@ RUNS = 3
 SECONDS, WARM_S = 1.5, 1.0
 
 
-def measure(groups: Sequence[Group], runner: Runner, runs: int, results: Results) -> None:
-    """Values of all gates, each printed as soon as it is known."""
+def measure(groups: Sequence[Group], runner: Runner, count: int, results: Results) -> None:
+    """Values of all gates, each printed as soon as it is known; so many runs of each group."""
     for group in groups:
-        results.take(group, measure_group(runner, group, runs))
+        runs: list[Run] = []
+        try:
+            measure_group(runner, group, count, runs)
+        finally:
+            results.take(group, runs)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,8 +88,12 @@ def main() -> int:
     about = describe(options.folder)
     results = Results(band_file.read(), about["name"])
     times = Times(options.seconds, WARM_S)
-    with Runner(options.folder, times, base, in_turns=True) as runner:
-        measure(groups, runner, options.runs, results)
+    is_interrupted = False
+    try:
+        with Runner(options.folder, times, base, in_turns=True) as runner:
+            measure(groups, runner, options.runs, results)
+    except KeyboardInterrupt:
+        is_interrupted = True  # whole runs have been measured, and stay
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     if options.json:
         compared = {"base": base.commit} if base else {}
@@ -94,7 +102,7 @@ def main() -> int:
     if options.update_bands:
         commit = about["revision"].removesuffix("-dirty")  # the file of bands changes itself
         _update(results, commit, base, today)
-    return results.status()
+    return INTERRUPTED if is_interrupted else results.status()
 
 
 def _base(options: argparse.Namespace) -> Tree | None:

@@ -32,11 +32,19 @@ DISTURBANCE_MAX: Final = 0.15
 """Of the machine's processors, between the two sides of a turn."""
 
 
-def measure_group(runner: Runner, group: Group, runs: int) -> list[Run]:
-    """So many runs, each of some turns."""
+def measure_group(runner: Runner, group: Group, count: int, runs: list[Run]) -> None:
+    """So many runs, each of some turns.
+
+    Args:
+        runner: What measures.
+        group: What is measured.
+        count: How many runs.
+        runs: Each is added when it is whole, so that an interrupt loses the one that it hits alone.
+    """
     missing: set[str] = set()
     try:
-        return [measure_run(runner, group, missing) for _ in range(runs)]
+        for _ in range(count):
+            runs.append(measure_run(runner, group, missing))
     finally:
         runner.end_group()
 

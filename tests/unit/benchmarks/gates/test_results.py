@@ -104,3 +104,18 @@ def test_the_names_of_all_gates_can_be_had(
     monkeypatch.setattr("sys.argv", ["gates", "--list", "--only", "rf3_limit", "rf1_grpc"])
     assert command.main() == 0
     assert capsys.readouterr().out.split() == ["rf1_grpc", "rf3_limit"]
+
+
+def test_an_interrupt_writes_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(runner: object, group: object, count: int, found: list[Run]) -> None:
+        found += runs(200.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "measure_group", interrupted)
+    words = ["--only", "rf3_limit", "rf1_limit", "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr("sys.argv", ["gates", *words, "--folder", str(tmp_path)])
+    assert command.main() == 130
+    lines = report.read([tmp_path / "out.json"])
+    assert [line["value"] for line in lines if line["benchmark"] == "gate"] == [0.5]

@@ -8,7 +8,17 @@ import pytest
 from benchmarks.cases import BASE, Case
 from benchmarks.cluster import Missing, PeerFailed
 from benchmarks.gates import turns
-from benchmarks.gates.gate import COLD, FAILOVER, LEAST, LIMIT, LOOKUP, Gate, Group, Measurement
+from benchmarks.gates.gate import (
+    COLD,
+    FAILOVER,
+    LEAST,
+    LIMIT,
+    LOOKUP,
+    Gate,
+    Group,
+    Measurement,
+    Run,
+)
 
 CASE = Case("produce")
 
@@ -79,7 +89,9 @@ def group(*names: str, turns: int = 4) -> Group:
 
 
 def measured(runner: FakeRunner, of: Group, runs: int = 1) -> Any:
-    return turns.measure_group(cast(Any, runner), of, runs)
+    found: list[Run] = []
+    turns.measure_group(cast(Any, runner), of, runs, found)
+    return found
 
 
 def test_the_sides_take_turns_forwards_and_backwards(shares: list[float]) -> None:
@@ -156,3 +168,18 @@ def test_what_is_no_system_is_asked_for_by_its_own_method(shares: list[float]) -
         "lookup False",
         "cold True",
     ]
+
+
+def test_an_interrupt_keeps_the_runs_that_are_whole(shares: list[float]) -> None:
+    runner, found = FakeRunner(), list[Run]()
+    whole = turns.measure_run
+
+    def once(*arguments: Any) -> Run:
+        if found:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(turns, "measure_run", once)
+        turns.measure_group(cast(Any, runner), group("icecore", "base"), 3, found)
+    assert len(found) == 1 and runner.ended == 1
