@@ -4,7 +4,7 @@
 
 Needs nothing but Python, so that it can time the step that installs all else. The file gets
 one JSON object: ``name``, ``status``, ``wall_s``, ``cpu_s`` (all descendants included) and
-``left`` (command lines of processes that outlived the command by ten seconds; they are killed).
+``left`` (command lines of processes that outlived the command by 20 seconds; they are killed).
 Orphans become children of this process (``PR_SET_CHILD_SUBREAPER``), so their time counts as well.
 The exit status is the command's, or 1 where something was left behind.
 """
@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-GRACE_S = 10.0
-"""A JVM needs some seconds to end after the program that started it."""
+GRACE_S = 20.0
+"""A JVM needs some seconds to end after the program that started it, more on a busy machine."""
 _POLL_S = 0.05
 
 

@@ -2,9 +2,10 @@
 
 `tests.lanes.run` loads it (``-p tests.lanes.recorder``) and reads the lines while tests run. Each
 process writes a file of its own into the folder that ``ICECORE_RECORDS`` names. The first line is
-``{"collected": n}``, then ``{"began": id}`` and ``{"ended": id, "outcome": …, "wall_s": …,
-"cpu_s": …, "reason": …}``. ``cpu_s`` is that of the test process and of the children that it has
-waited for, fixtures included: a module's cluster counts for the test that ends it.
+``{"collected": n, "waiting": [ids of tests that wait for a turn]}``, then come ``{"began": id}``
+and ``{"ended": id, "outcome": …, "wall_s": …, "cpu_s": …, "reason": …}``. ``cpu_s`` is that of the
+test process and of the children that it has waited for, fixtures included: a module's cluster
+counts for the test that ends it.
 """
 
 import json
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+
+from tests.support.rotation_marks import LEFT_OUT
 
 FOLDER_VARIABLE = "ICECORE_RECORDS"
 _RANKS = ("passed", "skipped", "xfailed", "failed")
@@ -50,7 +53,8 @@ class Recorder:
         self._lines.flush()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._write({"collected": len(session.items)})
+        waiting = sorted(session.config.stash.get(LEFT_OUT, set()))
+        self._write({"collected": len(session.items), "waiting": waiting})
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:

@@ -32,6 +32,8 @@ class Records:
 
     folder: Path
     collected: int = 0
+    waiting: set[str] = field(default_factory=set)
+    """Tests that wait for their turn in the rotation."""
     ended: list[Ended] = field(default_factory=list)
     running: dict[Path, str] = field(default_factory=dict)
     """By file of a process, the test it is at."""
@@ -52,8 +54,9 @@ class Records:
 
     def _take(self, path: Path, line: Mapping[str, object]) -> None:
         match line:
-            case {"collected": int(count)}:
+            case {"collected": int(count), "waiting": list(waiting)}:
                 self.collected = max(self.collected, count)
+                self.waiting.update(waiting)
             case {"began": str(name)}:
                 self.running[path] = name
             case {"ended": str(name), "outcome": str(outcome)}:

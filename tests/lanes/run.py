@@ -188,9 +188,11 @@ def report(run: Sequence[Lane], left_out: Sequence[str]) -> int:
     print("\n== times (build/test-run/slowest.txt has the slowest tests)")
     print("\n".join([*records.kinds_table(ended), "", *records.steps_table(taken)]))
     print(f"all lanes together: {wall_s:.0f} wall seconds")
+    waiting = sorted(set().union(*(lane.records.waiting for lane in run)))
     reasons = [*left_out, *records.left_out(ended)]
+    reasons += [f"waits for its turn in the rotation: {name}" for name in waiting]
     if reasons:
-        print("\n== left out\n" + "\n".join(reasons))
+        print("\n== left out (`make test-all` takes all)\n" + "\n".join(reasons))
     print(records.closing_line(outcomes), flush=True)
     return int(any(lane.status() for lane in run))
 
@@ -199,6 +201,8 @@ def main() -> int:
     """Entry point; arguments go to every pytest."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
+    if subprocess.run([sys.executable, "-m", "tests.support.rotation"], cwd=ROOT).returncode:
+        return 2  # the number is wrong, and that was said
     beside, alone, left_out = lanes(sys.argv[1:])
     try:
         follow(beside)
