@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from pydantic import ByteSize, Field, TypeAdapter, field_validator
 
 from icecore.process.log import LogFormat
-from icecore.process.settings import Settings, SettingsTable
+from icecore.process.settings import Settings, TableSettings
 from icecore.process.system import DESCRIPTORS_MIN
-from icecore_coordinator.timing import CommonTiming, CoordinatorTiming, Timing
+from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 Bytes: TypeAlias = Annotated[ByteSize, Field(ge=0, lt=1 << 60)]
@@ -16,7 +16,7 @@ Limit: TypeAlias = Annotated[int, Field(ge=-1, lt=1 << 60)]
 Age: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 60)]
 
 
-class TopicDefaults(SettingsTable):
+class TopicDefaults(TableSettings):
     """Settings of topics whose creation does not say them; what is left out here is the product's
     own default. They hold for topics that are created from then on."""
 
@@ -71,7 +71,7 @@ class _Process(Settings):
     )
 
 
-class CoordinatorSettings(CommonTiming, _Process):
+class CoordinatorSettings(WaitSettings, _Process):
     """icecore coordinator: places segments, seals, recovers."""
 
     section: ClassVar[str] = "coordinator"
@@ -101,5 +101,5 @@ class CoordinatorSettings(CommonTiming, _Process):
     @property
     def waits(self) -> Timing:
         """All that a coordinator waits, in one value."""
-        common = {name: getattr(self, name) for name in CommonTiming.model_fields}
+        common = {name: getattr(self, name) for name in WaitSettings.model_fields}
         return Timing(**common, **self.timing.model_dump())

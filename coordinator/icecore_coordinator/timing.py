@@ -1,6 +1,6 @@
 """How long a coordinator waits for what: each wait with its default, its range and its meaning.
 
-:class:`CommonTiming` holds the waits that operators choose; they are settings of the coordinator
+:class:`WaitSettings` holds the waits that operators choose; they are settings of the coordinator
 itself. :class:`CoordinatorTiming` holds the others: the table ``[coordinator.timing]``. Workers get
 both as one :class:`Timing`.
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from icecore.process.settings import SettingsTable
+from icecore.process.settings import TableSettings
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -24,7 +24,7 @@ def _wait(default: int, description: str, *, least: int = 1, most: int | None = 
     return Field(default, ge=least, le=most, description=description)
 
 
-class CommonTiming(BaseModel):
+class WaitSettings(BaseModel):
     """Waits that depend on the network, the disks and the readers of a cluster."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -48,7 +48,7 @@ class CommonTiming(BaseModel):
     )
 
 
-class CoordinatorTiming(SettingsTable):
+class CoordinatorTiming(TableSettings):
     """The table ``[coordinator.timing]``."""
 
     is_rare: ClassVar[bool] = True
@@ -171,5 +171,5 @@ class CoordinatorTiming(SettingsTable):
     )
 
 
-class Timing(CommonTiming, CoordinatorTiming):
+class Timing(WaitSettings, CoordinatorTiming):
     """All waits of one coordinator."""

@@ -6,7 +6,7 @@ environment. One file can therefore serve a whole cluster. A key that no field h
 that names where it stands and what was probably meant; plain ``ICECORE_X`` variables that this
 process does not know are left alone, since they may be another process's (or Kubernetes's) own.
 
-A field may be a *table* of settings (:class:`SettingsTable`): ``[section.field]`` in the file,
+A field may be a *table* of settings (:class:`TableSettings`): ``[section.field]`` in the file,
 ``ICECORE_SECTION__FIELD__KEY`` for one of its keys, or JSON for several of them. Each key counts
 for itself: a later source replaces the keys that it says and leaves the others.
 """
@@ -29,7 +29,7 @@ from icecore.errors import ConfigurationError
 __all__ = [
     "ByteSize",
     "Settings",
-    "SettingsTable",
+    "TableSettings",
     "check_listen",
     "is_loopback",
     "load",
@@ -45,7 +45,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 S = TypeVar("S", bound="Settings")
 
 
-class SettingsTable(BaseModel):
+class TableSettings(BaseModel):
     """Base of a table of settings within a :class:`Settings` class."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -77,11 +77,11 @@ class Settings(BaseModel):
         return self._sources.get(key, "default")
 
     @classmethod
-    def table(cls, key: str) -> type[SettingsTable] | None:
+    def table(cls, key: str) -> type[TableSettings] | None:
         """The class of a field that is a table; None for any other field."""
         field = cls.model_fields.get(key)
         kind = field.annotation if field is not None else None
-        return kind if isinstance(kind, type) and issubclass(kind, SettingsTable) else None
+        return kind if isinstance(kind, type) and issubclass(kind, TableSettings) else None
 
     def listed(self) -> Iterator[tuple[str, object, str, str]]:
         """Every setting, the keys of rare tables one by one: its name, its value as JSON has it,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from icecore.process.settings import SettingsTable
+from icecore.process.settings import TableSettings
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -19,7 +19,7 @@ def _wait(default: int, description: str, *, least: int = 1, most: int = HOUR_MS
     return Field(default, ge=least, le=most, description=description)
 
 
-class NodeTiming(SettingsTable):
+class NodeTiming(TableSettings):
     """What one node waits."""
 
     is_rare: ClassVar[bool] = True

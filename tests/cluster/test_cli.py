@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from icecore.cli.app import main
 from icecore.dev import METRICS_PORT_OFFSET, LocalCluster
+from tests.support.fast import FAST
 from tests.support.ports import free_port_block
 
 CLI = [sys.executable, "-m", "icecore.cli"]
@@ -132,6 +133,9 @@ def test_settings_of_a_node_that_runs(cli: Cli) -> None:
     rows = {each["setting"]: each for each in cli.json("config", "show", "--node", "2")}
     assert (rows["node_id"]["value"], rows["node_id"]["from"]) == (2, "flag --node-id")
     assert rows["log_level"] == {"setting": "log_level", "value": "info", "from": "default"}
+    calm = "timing.digest_calm_ms"
+    assert rows[calm]["from"] == "environment variable ICECORE_NODE__TIMING__DIGEST_CALM_MS"
+    assert str(rows[calm]["value"]) == FAST["ICECORE_NODE__TIMING__DIGEST_CALM_MS"]
     assert "there are 1, 2, 3" in cli("config", "show", "--node", "9", status=1).stderr
 
 

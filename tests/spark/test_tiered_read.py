@@ -3,7 +3,9 @@ same records as in the source, whatever becomes of segments between the plan and
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,6 +21,7 @@ from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError
 from icecore.spark.columns import SCHEMA
 from icecore.tier_records import topic_folder
+from tests.support.fast import FAST
 from tests.support.tier_places import until, until_tiered
 
 RECORDS = 6_000
@@ -264,3 +267,16 @@ def test_wrong_arguments(spark: SparkSession, tiering: LocalCluster, half: str) 
     ):
         with pytest.raises(ConfigurationError, match=message):
             read(spark, tiering, half, **options)
+
+
+@pytest.mark.default_timing
+def test_with_the_waits_of_the_product(spark: SparkSession, tmp_path: Path) -> None:
+    assert not FAST.keys() & os.environ.keys()
+    (tmp_path / "bucket").mkdir()
+    with LocalCluster(tmp_path / "c", 1, tier_url=(tmp_path / "bucket").as_uri()) as cluster:
+        create(cluster, "usual", partitions=1, local_retention_ms=0)
+        produce(cluster, "usual", source(0, 100))
+        tier(cluster, "usual", is_remote=True)
+        produce(cluster, "usual", source(100, 150))
+        rows = read(spark, cluster, "usual")
+        assert (scans(rows), len(set(places(rows)))) == ((True, True), 150)

@@ -280,12 +280,17 @@ def test_config_schema_and_values(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert main_status == 0
     assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
     path = tmp_path / "c.toml"
-    path.write_text('[node]\nio_workers = 7\ntail_cache_bytes = "1MiB"\n')
+    path.write_text(
+        '[node]\nio_workers = 7\ntail_cache_bytes = "1MiB"\n[node.timing]\ndigest_calm_ms = 5\n'
+    )
     assert run(["config", "show", "--config", str(path)]) == 0
     rows = {each["setting"]: each for each in json.loads(capsys.readouterr().out)["items"]}
     assert (rows["io_workers"]["value"], rows["io_workers"]["from"]) == (7, f"{path} [node]")
     assert (rows["tail_cache_bytes"]["value"], rows["data"]["value"]) == (1 << 20, None)
     assert (rows["log_level"]["from"], rows["data"]["from"]) == ("default", "")
+    calm, sync = rows["timing.digest_calm_ms"], rows["timing.index_sync_ms"]
+    assert (calm["value"], calm["from"], sync["value"]) == (5, f"{path} [node]", 1_000)
+    assert "digest" in calm["meaning"] and "timing" not in rows
     assert run(["config", "show", "coordinator", "--node", "1"]) == 2
     assert "give nothing else" in capsys.readouterr().err
     path.write_text("[node]\nio_worker = 7\n")

@@ -8,10 +8,10 @@ import pytest
 from pydantic import Field
 
 from icecore.errors import ConfigurationError
-from icecore.process.settings import Settings, SettingsTable, load, load_from_arguments
+from icecore.process.settings import Settings, TableSettings, load, load_from_arguments
 
 
-class Waits(SettingsTable):
+class Waits(TableSettings):
     """A table that hardly anybody needs."""
 
     is_rare: ClassVar[bool] = True
@@ -20,7 +20,7 @@ class Waits(SettingsTable):
     retry_ms: int = Field(200, ge=1, description="Try again after this time.")
 
 
-class Defaults(SettingsTable):
+class Defaults(TableSettings):
     """A table like any other."""
 
     partitions: int = 0
