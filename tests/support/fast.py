@@ -43,8 +43,8 @@ FAST: Mapping[str, str] = {
     }.items()
     for name, ms in waits.items()
 }
-"""Without the waits of a clean stop: they end early when nothing is left to move, and a shorter limit
-would have producers notice a stop on a slow machine."""
+"""Without the waits of a clean stop. They end early when nothing is left to move; with a shorter
+limit producers would notice a stop on a slow machine."""
 
 
 @pytest.fixture(scope="session", autouse=True)
