@@ -18,6 +18,7 @@ from tests.support.fast import default_waits, fast_waits  # noqa: F401 - fixture
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group for ``-n … --dist loadgroup``: users of the shared cluster, or of a module's fixture.
 

@@ -22,6 +22,7 @@ OUTAGE_S_MAX = 5.0
 """The machine that runs tests does other things, too; the benchmark wants one second."""
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 async def test_a_neighbour_is_served_whatever_strangers_send(tmp_path: Path) -> None:
     bad: list[Finding] = []

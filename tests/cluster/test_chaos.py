@@ -22,6 +22,7 @@ def links() -> type[Links]:
     return Proxies if why_impossible() else Network
 
 
+@pytest.mark.xdist_group("root")  # the next free network is one at a time
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", ["kill_leader", "minority", "flip_sealed"])
 def test_one_round_loses_nothing(name: str, links: type[Links], tmp_path: Path) -> None:

@@ -291,6 +291,7 @@ def test_dev_runs_stops_in_order_and_continues(
     cli = Cli(f"127.0.0.1:{port}")
     cli("topic", "create", "kept", "-p", "2", "--replicas", str(DEV_NODES))
     cli("produce", "kept", stdin="a\nb\nc\n")
+    monitors_see_all(port, port + 1, port + 2)
     taken = cli("dev", "--data", str(folder), "--port", str(port), status=1).stderr
     assert "in use by another cluster" in taken
     pids = json.loads((folder / "pids.json").read_text())
@@ -340,24 +341,19 @@ def test_dev_survives_dead_processes_and_restarts_those_that_are_asked_for(
     )
 
 
-def test_monitors_see_the_coordinator_and_the_nodes(
-    dev: tuple[subprocess.Popen[str], int, Path],
-) -> None:
-    process, port, _ = dev
-    coordinator, first, second = (port + METRICS_PORT_OFFSET + i for i in range(DEV_NODES + 1))
-    for each in (coordinator, first, second):
+def monitors_see_all(coordinator: int, first: int, second: int) -> None:
+    """Of two partitions that both nodes have."""
+    ports = [METRICS_PORT_OFFSET + each for each in (coordinator, first, second)]
+    for each in ports:
         assert [_page(each, path)[0] for path in ("/livez", "/readyz", "/")] == [200, 200, 404]
-    Cli(f"127.0.0.1:{port}")("topic", "create", "t", "-p", "2", "--replicas", str(DEV_NODES))
-    shown = _page(coordinator, "/metrics")[1]
+    shown = _page(ports[0], "/metrics")[1]
     assert 'icecore_cluster_nodes{state="up"} 2.0' in shown
     assert "icecore_cluster_partitions 2.0" in shown
-    leads = [_page(each, "/metrics")[1].count("icecore_is_leader{") for each in (first, second)]
+    leads = [_page(each, "/metrics")[1].count("icecore_is_leader{") for each in ports[1:]]
     assert leads == [2, 2]
     deadline = time.monotonic() + 60
-    while grpc_health(f"127.0.0.1:{port + 1}") != {"": 1, "liveness": 1, "readiness": 1}:
+    while grpc_health(f"127.0.0.1:{first}") != {"": 1, "liveness": 1, "readiness": 1}:
         assert time.monotonic() < deadline  # it is told so within half a second
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
 
 
 def _page(port: int, path: str) -> tuple[int, str]:

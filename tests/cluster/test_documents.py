@@ -1,9 +1,8 @@
 """What the documents tell a reader to type works as it is written, on real processes.
 
-Every block of the documents below runs, in their order, from a checkout, beside `icecore dev`; the
-README and the client guide from the wheel, too; all of it in a folder with spaces in its name. What
-is not run has its reason. Only the port of the cluster is another one, since several tests run on a
-machine.
+Every block of the documents below runs, in their order, from the wheel, beside its `icecore dev`,
+in a folder with spaces in its name. What is not run has its reason. Only the port of the cluster is
+another one, since several tests run on a machine.
 
 ``ICECORE_DOCUMENTS_PYTHON=/path/to/python`` runs all of it with another interpreter, which has the
 extras ``server``, ``arrow`` and ``tier``.
@@ -31,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("ICECORE_DOCUMENTS_PYTHON") or sys.executable)
 NODES = 3
 START_S = 60
-QUICK_START = ("README.md", "docs/CLIENTS.md")
 DOCUMENTS = (
     "README.md",
     "docs/COMMANDS.md",
@@ -81,7 +79,6 @@ class Place:
     folder: Path
     environment: dict[str, str]
     bootstrap: str
-    documents: tuple[str, ...]
     typist: "subprocess.Popen[str]"
 
     def type(self, line: str) -> None:
@@ -121,7 +118,7 @@ class Place:
         assert "Traceback" not in said, shown
 
 
-def _scripts(folder: Path, python: Path, package_paths: str) -> dict[str, str]:
+def _scripts(folder: Path, python: Path) -> dict[str, str]:
     """An environment whose ``icecore`` and ``python`` are those of the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = {"icecore": f'exec "{python}" -m icecore.cli "$@"', "python": f'exec "{python}" "$@"'}
@@ -132,12 +129,7 @@ def _scripts(folder: Path, python: Path, package_paths: str) -> dict[str, str]:
         script.chmod(0o755)
     found = {key: value for key, value in os.environ.items() if not key.startswith("ICECORE_")}
     path = f"{folder}:{found['PATH']}"
-    return {**found, "PATH": path, "PYTHONPATH": package_paths, "PYTHONSAFEPATH": "1"}
-
-
-def _checkout(folder: Path) -> dict[str, str]:
-    roots = (ROOT / each for each in ("", "replication", "node", "coordinator"))
-    return _scripts(folder / "bin", PYTHON, ":".join(map(str, roots)))
+    return {**found, "PATH": path, "PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
 
 
 def _wheel(folder: Path) -> dict[str, str]:
@@ -151,15 +143,13 @@ def _wheel(folder: Path) -> dict[str, str]:
     where = "import numpy, pathlib; print(pathlib.Path(numpy.__file__).parents[1])"
     found = subprocess.run([str(PYTHON), "-c", where], check=True, capture_output=True, text=True)
     (packages / "dependencies.pth").write_text(found.stdout)
-    return _scripts(folder / "bin", folder / "env/bin/python", "")
+    return _scripts(folder / "bin", folder / "env/bin/python")
 
 
-@pytest.fixture(scope="module", params=[_checkout, _wheel], ids=["checkout", "wheel"])
-def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+@pytest.fixture
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("a path with spaces")
-    environment = request.param(folder)
+    environment = _wheel(folder)
     numbers = range(NODES + 1)
     port = free_port_block([*numbers, *(METRICS_PORT_OFFSET + each for each in numbers)])
     log = folder / "dev.log"
@@ -174,7 +164,6 @@ def place(
     try:
         _wait_ready(dev, log)
         environment["ICECORE_BOOTSTRAP"] = bootstrap = f"127.0.0.1:{port}"
-        documents = DOCUMENTS if request.param is _checkout else QUICK_START
         with subprocess.Popen(
             [folder / "bin" / "python", ROOT / "tests/support/typist.py"],
             cwd=folder,
@@ -184,7 +173,7 @@ def place(
             text=True,
         ) as typist:  # ends with its stdin
             assert typist.stdout is not None and typist.stdout.readline() == "ready\n"
-            yield Place(folder, environment, bootstrap, documents, typist)
+            yield Place(folder, environment, bootstrap, typist)
     finally:
         dev.send_signal(signal.SIGINT)
         dev.wait(START_S)
@@ -208,8 +197,9 @@ def blocks(document: str) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.timeout(400)
 def test_documents_run_as_they_are_written(place: Place) -> None:
-    for document in place.documents:
+    for document in DOCUMENTS:
         for line in SETUP.get(document, ()):
             place.type(line)
         for language, text in blocks(document):

@@ -31,6 +31,8 @@ SLACK_MIB = 96
 """gRPC's own buffers, RocksDB's memtables, the allocator."""
 TOPIC = "t"
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:

@@ -2,7 +2,7 @@
 
 The wheel goes into an empty environment, whose working directory has folders and files of the names
 that our packages had. Dependencies come from the environment of the tests by a path entry, which
-carries no editable install.
+carries no editable install. A cluster from the wheel is what ``test_documents.py`` runs.
 """
 
 import os
@@ -19,19 +19,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OURS = {"icecore", "icecore_replication", "icecore_node", "icecore_coordinator", "pyspark_icecore"}
 SERVER_ONLY = ("rocksdict", "prometheus_client", "grpc_health", "grpc_reflection")
-CLUSTER = """
-import sys
-from icecore.blocking import Admin, Consumer, Producer
-from icecore.dev import LocalCluster
-
-with LocalCluster("data", nodes=1) as cluster:
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topic("t", partitions=1, replication_factor=1)
-    with Producer(cluster.bootstrap) as producer:
-        producer.send("t", b"from a wheel").result()
-    with Consumer(cluster.bootstrap, "t", start="earliest", stop_at_end=True) as consumer:
-        print([record.value for record in consumer])
-"""
 CLIENT = """
 import importlib.abc, sys
 
@@ -144,10 +131,6 @@ def test_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     (points,) = [name for name in names if name.endswith("entry_points.txt")]
     with zipfile.ZipFile(wheel) as archive:
         assert "icecore-node = icecore.process.programs:node" in archive.read(points).decode()
-
-
-def test_records_go_through_an_installed_cluster(installed: Path) -> None:
-    assert "[b'from a wheel']" in run(installed, "-c", CLUSTER)
 
 
 @pytest.mark.parametrize("module", ["icecore.cli", "icecore_node", "icecore_coordinator"])
