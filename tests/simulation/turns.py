@@ -40,9 +40,13 @@ LOOKUPS: list[World] = rotation.take(
     1,
     show=_named,
 )
-REGRESSIONS: list[World] = rotation.take(
-    "simulation: regressions", regressions(), REGRESSIONS_A_RUN, show=_named
-)
+REGRESSIONS: list[World] = [
+    world
+    for world in rotation.take(
+        "simulation: regressions", regressions(), REGRESSIONS_A_RUN, show=_named
+    )
+    if world not in [*SMOKE, *SWARMS]  # a new seed of this number
+]
 WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *LOOKUPS, *REGRESSIONS]
 TWICE: list[World] = rotation.take(
     "simulation: worlds that run twice", WORLDS, -(-len(WORLDS) // TWICE_EACH), show=_named
