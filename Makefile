@@ -116,9 +116,8 @@ setup-spark: setup
 		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark]' || \
 		echo 'the extra "spark" could not be installed: tests with Spark are skipped' >&2
 
-# Five minutes of compiling, once; without it the tests of a real S3 server are skipped.
-setup-minio: ## build MinIO with Go, for tests and benchmarks of object storage
-	CGO_ENABLED=0 go install -ldflags '-s -w' github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c
+setup-minio: ## build MinIO with Go, once for all checkouts: tests and benchmarks of object storage
+	scripts/setup_minio.sh
 
 # The demo's last part.
 setup-demo: setup

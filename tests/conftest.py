@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import pytest
 import uvloop
 from hypothesis import settings
 
-from tests.support import rotation, rotation_marks
+from tests.support import left_out, rotation, rotation_marks
+from tests.support.s3_servers import minio, moto, s3_server  # noqa: F401 - fixtures for all tests
 
 # Tests start hundreds of Python processes: each would compile three hundred files anew where the
 # environment forbids to keep what was compiled beside them, as CI's does.
@@ -80,7 +81,12 @@ def pytest_testnodedown(node: Any) -> None:
     rotation_marks.take_over(node.config, getattr(node, "workeroutput", {}))
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Nothing is left out in silence."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Iterator[None]:
+    """Nothing is left out in silence: the last lines before the counts say it."""
+    yield
     for line in rotation_marks.summary(config):
         terminalreporter.write_line(line)
+    left_out.write_lines(terminalreporter)

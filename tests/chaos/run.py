@@ -34,7 +34,7 @@ from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder, first_acks_ms, load, longest_stalls_ms
 from tests.chaos.scenarios import SCENARIOS, Scenario
 from tests.chaos.storage import STORAGE, TIERED
-from tests.chaos.store import FaultyStore, why_no_store
+from tests.chaos.store import FaultyStore
 from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
 from tests.simulation.checkers import answers_checked, check, lost_by_leader_acks
 from tests.simulation.history import History, Outcome
@@ -187,9 +187,6 @@ def run_one(
         report.skipped = "mounting a tmpfs needs root"
         return report
     is_tiered = report.stored_as in TIERED
-    if is_tiered and (missing := why_no_store()):
-        report.skipped = missing
-        return report
     folder.mkdir(parents=True)
     history_path = folder / "history.jsonl"
     with ExitStack() as stack:

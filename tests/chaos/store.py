@@ -1,4 +1,6 @@
-"""The object store of a scenario: a real S3 server behind a proxy that answers as bad days do.
+"""The object store of a scenario: an S3 server behind a proxy that answers as bad days do.
+
+The server is MinIO where it was built, else moto's.
 
 Each request has a connection of its own, here and behind. While a fault is on, one of two requests
 is hit: refused, carried out and never answered, confirmed with an error where the body of a 200 is,
@@ -17,7 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.minio import minio_program, running_minio
-from tests.support.tier_places import s3_credentials, s3_place
+from tests.support.s3 import running_moto, s3_credentials
+from tests.support.tier_places import s3_place
 
 REFUSED: Final = "refused"
 LOST_ANSWERS: Final = "lost_answers"
@@ -34,11 +37,6 @@ HEAD_BYTES_MAX = 64 << 10
 _START_S = 10.0
 _HEAD_END = b"\r\n\r\n"
 _ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>a bad day</Message></Error>"
-
-
-def why_no_store() -> str:
-    """Empty when there can be one."""
-    return "" if minio_program() else "MinIO is not installed"
 
 
 class FaultyStore:
@@ -65,8 +63,11 @@ class FaultyStore:
         """For nodes."""
 
     def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True)
+        log = self._folder / "log"
+        is_minio = minio_program() is not None
         server = self._stack.enter_context(
-            running_minio(self._folder / "drive", self._folder / "log")
+            running_minio(self._folder / "drive", log) if is_minio else running_moto(log)
         )
         self._behind = int(server.endpoint.rpartition(":")[2])
         self._thread.start()

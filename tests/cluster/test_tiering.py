@@ -1,7 +1,7 @@
-"""Sealed segments in object storage, from the outside: a local folder and a real S3 server."""
+"""Sealed segments in object storage, from the outside: a local folder, S3 servers, HDFS."""
 
-import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from uuid import UUID
@@ -20,26 +20,26 @@ from icecore.rpc import framing
 from icecore.v1 import data_pb2
 from tests.cluster.raw import RawClient
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
-from tests.support.minio import Minio, minio_program, running_minio
+from tests.support import left_out
+from tests.support.s3 import s3_credentials
+from tests.support.s3_servers import SERVERS
 from tests.support.small_hdfs import VARIABLE, SmallHdfs, jars_folder, running_hdfs
 from tests.support.tier_places import (
     Place,
     has_store,
     run_cli,
     run_json,
-    s3_credentials,
     s3_place,
+    seal,
     tiering,
     until,
     until_tiered,
 )
 
 SEGMENT_BYTES = 64 << 10
-NEEDS_MINIO = pytest.mark.skipif(
-    minio_program() is None, reason="needs MinIO: make setup-minio builds it"
+NEEDS_HDFS = pytest.mark.skipif(
+    jars_folder() is None, reason=left_out.reason("HDFS", f"a folder named by {VARIABLE}")
 )
-
-NEEDS_HDFS = pytest.mark.skipif(jars_folder() is None, reason=f"needs HDFS: {VARIABLE} is not set")
 
 
 @pytest.fixture(scope="module")
@@ -48,29 +48,37 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallHdfs]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
-    with running_minio(tmp_path_factory.mktemp("minio")) as server:
-        yield server
-
-
-@pytest.fixture(
-    params=[
-        "folder",
-        pytest.param("s3", marks=NEEDS_MINIO),
-        pytest.param("hdfs", marks=NEEDS_HDFS),
-    ]
-)
+@pytest.fixture(params=[*SERVERS, pytest.param("hdfs", marks=NEEDS_HDFS)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    if request.param == "folder":
-        return Place((tmp_path / "bucket").as_uri())
+    server = request.getfixturevalue(request.param)
     if request.param == "hdfs":
-        server: SmallHdfs = request.getfixturevalue("hdfs")
         url = f"{server.url}/{tmp_path.name}"
         return Place(url, {"tier_endpoint": server.endpoint}, ("--endpoint", server.endpoint))
     for name, value in s3_credentials().items():
         monkeypatch.setenv(name, value)
-    return s3_place(request.getfixturevalue("minio"), tmp_path.name)
+    return s3_place(server, tmp_path.name)
+
+
+@dataclass(frozen=True)
+class InFolder:
+    """A cluster that tiers into a folder. Tests have topics of their own, and leave all well."""
+
+    cluster: LocalCluster
+    bucket: Path
+    place: Place
+
+    async def table(self, admin: Admin, topic: str) -> Path:
+        """The folder of a topic's table."""
+        [described] = await admin.describe_topics([topic])
+        return self.bucket / str(UUID(bytes=described.topic_id))
+
+
+@pytest.fixture(scope="module")
+def in_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InFolder]:
+    folder = tmp_path_factory.mktemp("in-folder")
+    place = Place((folder / "bucket").as_uri())
+    with cluster_of(folder / "cluster", place) as cluster:
+        yield InFolder(cluster, folder / "bucket", place)
 
 
 def cluster_of(folder: Path, place: Place, nodes: int = 2) -> LocalCluster:
@@ -83,16 +91,17 @@ def cluster_of(folder: Path, place: Place, nodes: int = 2) -> LocalCluster:
 
 
 async def fill(address: str, topic: str, count: int = 400, **settings: object) -> dict:  # type: ignore[type-arg]
-    """Records of a topic of which several segments are sealed."""
+    """Records of a topic of which several segments are sealed, and the last one is not."""
+    given = {"partitions": 2, "replication_factor": 1, "segment_bytes": SEGMENT_BYTES, "tier": "on"}
+    parts = []
     async with Admin(address) as admin:
         await until(lambda: has_store(admin))
-    given = {"partitions": 2, "replication_factor": 1, "segment_bytes": SEGMENT_BYTES, "tier": "on"}
-    await create(address, topic, **given, **settings)  # type: ignore[arg-type]
-    parts = []
-    for start in range(0, count, 100):
-        values = numbered(start, min(100, count - start), 1000)
-        parts.append(await produce(address, topic, values, batch_bytes=16 << 10))
-        await asyncio.sleep(0.3)  # a leader rolls beside its appends: none would be left to roll
+        await create(address, topic, **given, **settings)  # type: ignore[arg-type]
+        for start in range(0, count, 100):
+            if start:
+                await seal(admin, topic)
+            values = numbered(start, min(100, count - start), 1000)
+            parts.append(await produce(address, topic, values, batch_bytes=16 << 10))
     return merged(*parts)
 
 
@@ -180,7 +189,7 @@ async def restore(folder: Path, place: Place, sent: dict) -> TopicSettings:  # t
     with cluster_of(folder, place) as cluster:
         command = ("tier", "restore", place.url, *place.arguments)
         plan = run_json(cluster, *command, "--dry-run")
-        assert [each["problems"] for each in plan["topics"]] == [[]]
+        assert plan["topics"] and not any(each["problems"] for each in plan["topics"])
         refused = run_cli(cluster, *command, status=1)
         assert "belongs to cluster" in refused.stderr
         for _ in range(2):
@@ -202,23 +211,22 @@ async def restore(folder: Path, place: Place, sent: dict) -> TopicSettings:  # t
     return topic.settings
 
 
-async def test_a_table_that_others_read_and_that_goes(tmp_path: Path) -> None:
-    place = Place((tmp_path / "bucket").as_uri())
-    with cluster_of(tmp_path / "cluster", place) as cluster:
-        sent = await fill(cluster.bootstrap, "flights", delete_grace_ms=0)
-        async with Admin(cluster.bootstrap) as admin:
-            await until_tiered(admin, "flights")
-            [topic] = await admin.describe_topics(["flights"])
-            folder = tmp_path / "bucket" / str(UUID(bytes=topic.topic_id))
-            assert rows_of(folder) == sent
-            [written] = run_json(cluster, "tier", "export-manifest", place.url)["items"]
-            assert written["files"] == len(DeltaTable(folder).file_uris())
-            await admin.delete_topic("flights", now=True)
+async def test_a_table_that_others_read_and_that_goes(in_folder: InFolder) -> None:
+    cluster, topic = in_folder.cluster, "read-by-others"
+    sent = await fill(cluster.bootstrap, topic, delete_grace_ms=0)
+    async with Admin(cluster.bootstrap) as admin:
+        await until_tiered(admin, topic)
+        folder = await in_folder.table(admin, topic)
+        assert rows_of(folder) == sent
+        words = ("tier", "export-manifest", in_folder.place.url, "--topic", topic)
+        [written] = run_json(cluster, *words)["items"]
+        assert written["files"] == len(DeltaTable(folder).file_uris())
+        await admin.delete_topic(topic, now=True)
 
-            async def is_gone() -> bool:
-                return not [each for each in folder.rglob("*") if each.is_file()]
+        async def is_gone() -> bool:
+            return not [each for each in folder.rglob("*") if each.is_file()]
 
-            await until(is_gone)
+        await until(is_gone)
 
 
 def rows_of(folder: Path) -> dict[int, list[tuple[int, bytes]]]:
@@ -234,63 +242,55 @@ def rows_of(folder: Path) -> dict[int, list[tuple[int, bytes]]]:
     return found
 
 
-async def test_what_expires_leaves_the_bucket_too(tmp_path: Path) -> None:
-    place = Place((tmp_path / "bucket").as_uri())
-    with cluster_of(tmp_path / "cluster", place) as cluster:
-        await fill(cluster.bootstrap, "flights")
-        async with Admin(cluster.bootstrap) as admin:
-            before = await until_tiered(admin, "flights")
-            [topic] = await admin.describe_topics(["flights"])
-            folder = tmp_path / "bucket" / str(UUID(bytes=topic.topic_id))
-            await admin.alter_topic("flights", retention_bytes=SEGMENT_BYTES)
+async def test_what_expires_leaves_the_bucket_too(in_folder: InFolder) -> None:
+    cluster, topic = in_folder.cluster, "expires"
+    await fill(cluster.bootstrap, topic)
+    async with Admin(cluster.bootstrap) as admin:
+        before = await until_tiered(admin, topic)
+        folder = await in_folder.table(admin, topic)
+        await admin.alter_topic(topic, retention_bytes=SEGMENT_BYTES)
 
-            async def is_gone() -> bool:
-                found = await tiering(admin, "flights")
-                named = DeltaTable(folder).file_uris()
-                return (
-                    0 < len(named) == found.published_segments == len([*folder.glob("*/*.parquet")])
-                )
+        async def is_less() -> bool:
+            return (await tiering(admin, topic)).published_segments < before.published_segments
 
-            await until(lambda: _less(admin, before.published_segments))
-            await until(is_gone)
-        assert run_json(cluster, "tier", "verify", place.url)["damaged"] == 0
+        async def is_gone() -> bool:
+            found = await tiering(admin, topic)
+            named = DeltaTable(folder).file_uris()
+            return 0 < len(named) == found.published_segments == len([*folder.glob("*/*.parquet")])
 
-
-async def _less(admin: Admin, than: int) -> bool:
-    return (await tiering(admin, "flights")).published_segments < than
+        await until(is_less)
+        await until(is_gone)
+    assert run_json(cluster, "tier", "verify", in_folder.place.url)["damaged"] == 0
 
 
-async def test_the_departures_of_the_demo_are_a_table(tmp_path: Path) -> None:
+async def test_the_departures_of_the_demo_are_a_table(in_folder: InFolder) -> None:
     source = list(islice(read_departures(), 4000))
-    place = Place((tmp_path / "bucket").as_uri())
-    with cluster_of(tmp_path / "cluster", place, nodes=1) as cluster:
-        async with Admin(cluster.bootstrap) as admin:
-            await until(lambda: has_store(admin))
-            topic = await admin.create_topic(
-                "flights", partitions=3, segment_bytes=SEGMENT_BYTES, tier="on"
-            )
-            async with Producer(cluster.bootstrap) as producer:
-                for each in source:
-                    await producer.send_wait("flights", each.value, key=each.key)
-                await producer.flush()
-            tiered = await wait_until_tiered(admin, "flights")
-    found = count(tmp_path / "bucket", topic.topic_id, source)
+    address = in_folder.cluster.bootstrap
+    async with Admin(address) as admin:
+        await until(lambda: has_store(admin))
+        topic = await admin.create_topic(
+            "departures", partitions=3, segment_bytes=SEGMENT_BYTES, tier="on"
+        )
+        async with Producer(address) as producer:
+            for each in source:
+                await producer.send_wait("departures", each.value, key=each.key)
+            await producer.flush()
+        tiered = await wait_until_tiered(admin, "departures")
+    found = count(in_folder.bucket, topic.topic_id, source)
     assert found.problems == []
     assert (found.rows, found.tiered_segments) == (4000, tiered)
 
 
-async def test_whoever_dies_in_the_middle_is_caught_up_with(tmp_path: Path) -> None:
-    place = Place((tmp_path / "bucket").as_uri())
-    with cluster_of(tmp_path / "cluster", place) as cluster:
-        address = cluster.bootstrap
-        sent = await fill(address, "flights", count=600, tier_after_ms=1)
-        for node_id in cluster.addresses:
-            cluster.kill_node(node_id)
-            cluster.start_node(node_id)
-        cluster.kill_coordinator()
-        cluster.start_coordinator()
-        async with Admin(address) as admin:
-            await until_tiered(admin, "flights")
-        assert await read_all(address, "flights") == sent
-        verified = run_json(cluster, "tier", "verify", place.url)
-        assert verified["damaged"] == 0
+async def test_whoever_dies_in_the_middle_is_caught_up_with(in_folder: InFolder) -> None:
+    cluster, topic = in_folder.cluster, "killed"
+    sent = await fill(cluster.bootstrap, topic, count=600, tier_after_ms=1)
+    for node_id in cluster.addresses:
+        cluster.kill_node(node_id)
+        cluster.start_node(node_id)
+    cluster.kill_coordinator()
+    cluster.start_coordinator()
+    async with Admin(cluster.bootstrap) as admin:
+        await until_tiered(admin, topic)
+    assert await read_all(cluster.bootstrap, topic) == sent
+    verified = run_json(cluster, "tier", "verify", in_folder.place.url)
+    assert verified["damaged"] == 0

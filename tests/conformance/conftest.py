@@ -1,4 +1,4 @@
-"""A disk that can be filled (a small tmpfs, where this user may mount one); a real S3 server."""
+"""A disk that can be filled (a small tmpfs, where this user may mount one), and a store on S3."""
 
 import subprocess
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from icecore_node.tiering.obstore_store import StoreSettings
-from tests.support.minio import BUCKET, PASSWORD, REGION, USER, Minio, minio_program, running_minio
+from tests.support.s3 import BUCKET, REGION, S3Server, s3_credentials
 
 SMALL_DISK_BYTES = 48 << 20
 """RocksDB alone preallocates 17 MiB of it."""
@@ -29,25 +29,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)
 
 
-@pytest.fixture(scope="session")
-def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
-    if minio_program() is None:
-        pytest.skip("no MinIO: make setup-minio builds it")
-    with running_minio(tmp_path_factory.mktemp("minio")) as server:
-        yield server
-
-
 @pytest.fixture
 def s3(
-    minio: Minio, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> StoreSettings:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", USER)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PASSWORD)
+    """Of a store with a prefix of its own on ``s3_server``."""
+    for name, value in s3_credentials().items():
+        monkeypatch.setenv(name, value)
     prefix = f"{abs(hash(request.node.nodeid))}"
     return StoreSettings(
         url=f"s3://{BUCKET}/{prefix}",
         region=REGION,
-        endpoint=minio.endpoint,
+        endpoint=s3_server.endpoint,
         retries_max=1,
         retry_ms_max=2000,
     )

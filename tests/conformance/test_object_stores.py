@@ -1,18 +1,23 @@
-"""A local folder, memory, a real S3 server and the simulator's store keep the same promises."""
+"""A local folder, memory, S3 servers and the simulator's store keep the same promises."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import obstore
 import pytest
 
-from icecore.errors import ConfigurationError, IcecoreError
+from icecore.errors import ConfigurationError
 from icecore_node.io.executor import ThreadExecutor
+from icecore_node.metrics import NodeMetrics
+from icecore_node.tiering.access import TierAccess
 from icecore_node.tiering.object_store import (
     ObjectDeniedError,
     ObjectInfo,
@@ -26,7 +31,33 @@ from icecore_node.tiering.object_store import (
 from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
 from tests.simulation.object_store import SimBucket, SimObjectStore
-from tests.support.minio import Minio
+from tests.support.s3 import ALL, S3Server, s3_credentials
+from tests.support.s3_servers import SERVERS
+from tests.support.upload_setup import Chance
+
+WHY = {
+    "bucket": (ObjectStoreSetupError, "the bucket does not exist"),
+    "bucket's name": (ObjectStoreSetupError, "the bucket's name is not valid"),
+    "credentials": (ObjectDeniedError, "check the credentials"),
+    "endpoint": (ObjectStoreBusyError, "is the endpoint right"),
+    "region": (ObjectStoreSetupError, "the region is wrong"),
+    "only reading": (
+        ObjectDeniedError,
+        "the object store refuses _icecore/cluster.json: check the credentials",
+    ),
+    "no deleting": (ObjectDeniedError, "can't delete objects: the object store refuses"),
+}
+"""What is wrong, and how a node names it."""
+
+
+def credentials_for(wrong: str, server: S3Server) -> dict[str, str]:
+    """Of a node."""
+    if wrong == "only reading":
+        return server.credentials(("s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"))
+    if wrong == "no deleting":
+        return server.credentials([each for each in ALL if each != "s3:DeleteObject"])
+    found = s3_credentials()
+    return dict.fromkeys(found, "wrong") if wrong == "credentials" else found
 
 
 @asynccontextmanager
@@ -182,40 +213,29 @@ class TestSimulated(ObjectStoreConformance):
         }
 
 
+@pytest.mark.parametrize("s3_server", SERVERS, indirect=True)
 class TestS3(ObjectStoreConformance):
-    """s3:// of MinIO"""
+    """s3://, of each server that there is"""
 
     @pytest.fixture
     async def store(self, s3: StoreSettings) -> AsyncIterator[ObjectStore]:
         async with opened(s3) as store:
             yield store
 
-    @pytest.mark.parametrize(
-        ("change", "error", "text"),
-        [
-            (lambda s, _: replace(s, url="s3://no-such-bucket"), ObjectStoreSetupError, "bucket"),
-            (lambda s, _: replace(s, url="s3://x"), ObjectStoreSetupError, "name is not valid"),
-            (lambda s, _: replace(s, region="us-west-2"), ObjectStoreSetupError, "region"),
-            (lambda s, m: replace(s, endpoint=m.console), ObjectStoreSetupError, "S3 API"),
-            (
-                lambda s, _: replace(s, endpoint="http://127.0.0.1:1"),
-                ObjectStoreBusyError,
-                "endpoint",
-            ),
-        ],
-        ids=["no bucket", "bad bucket", "region", "not S3", "nobody"],
-    )
-    async def test_wrong_settings_are_named(
-        self,
-        s3: StoreSettings,
-        minio: Minio,
-        change: Callable[[StoreSettings, Minio], StoreSettings],
-        error: type[IcecoreError],
-        text: str,
+    async def test_an_endpoint_of_web_pages_is_named(
+        self, s3: StoreSettings, s3_server: S3Server
     ) -> None:
-        async with opened(change(s3, minio)) as store:
-            with pytest.raises(error, match=f"can't write objects: .*{text}"):
-                await check_store(store, "node-1")
+        """MinIO's console answers as S3 does, other servers of pages do not."""
+        error, text = ObjectStoreSetupError, "S3 API"
+        with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as pages:
+            endpoint = s3_server.console
+            if not endpoint:
+                error, text = ObjectStoreBusyError, "is the endpoint right"
+                endpoint = f"http://127.0.0.1:{pages.server_port}"
+                Thread(target=pages.serve_forever, daemon=True).start()
+            async with opened(replace(s3, endpoint=endpoint)) as store:
+                with pytest.raises(error, match=f"can't write objects: .*{text}"):
+                    await check_store(store, "node-1")
 
     async def test_nothing_is_missing_in_a_bucket_that_is_not_there(
         self, s3: StoreSettings
@@ -238,6 +258,24 @@ class TestS3(ObjectStoreConformance):
                 await keys_below(store, "t")
             with pytest.raises(ObjectDeniedError):
                 await store.head("t/a")
+
+    @pytest.mark.parametrize("wrong", WHY)
+    async def test_what_a_node_says_of_a_store_that_refuses(
+        self, s3: StoreSettings, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, wrong: str
+    ) -> None:
+        for name, value in credentials_for(wrong, s3_server).items():
+            monkeypatch.setenv(name, value)
+        changes = {
+            "bucket": {"url": "s3://nobodys/prefix"},
+            "bucket's name": {"url": "s3://x"},
+            "endpoint": {"endpoint": "http://127.0.0.1:9"},
+            "region": {"region": "x"},
+        }
+        access = TierAccess(None, Chance(), NodeMetrics())
+        error, text = WHY[wrong]
+        async with opened(replace(s3, **changes.get(wrong, {}))) as store:
+            with pytest.raises(error, match=re.escape(text)):
+                await access.look(store)
 
     async def test_a_prefix_is_not_left(self, s3: StoreSettings) -> None:
         async with opened(s3) as store, opened(replace(s3, url=s3.url + "x")) as beside:

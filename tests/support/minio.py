@@ -1,7 +1,7 @@
-"""A real S3 server for tests: MinIO, started on loopback and stopped by whoever uses it.
+"""MinIO, an S3 server for tests and benchmarks, started on loopback and stopped by whoever uses it.
 
-The program is looked for in PATH and where Go installs it; without it these tests are skipped.
-``make setup-minio`` builds it in five minutes.
+The program is looked for in the cache that ``make setup-minio`` builds it into, which all checkouts
+share, in PATH, and where Go installs programs. Tests that need it are left out without it.
 """
 
 import contextlib
@@ -12,34 +12,23 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-BUCKET = "icecore-tests"
-REGION = "eu-central-1"
-USER, PASSWORD = "icecore-tests", "not-a-secret"
+from tests.support.s3 import BUCKET, PASSWORD, REGION, USER, S3Server
+
 _READY_S = 20.0
-
-
-@dataclass(frozen=True)
-class Minio:
-    """A server that runs."""
-
-    endpoint: str
-    console: str
-    """Of its web pages, which do not take S3 requests."""
-    folder: Path
-    """A bucket is a folder in it."""
 
 
 def minio_program() -> str | None:
     """Where it is, if it is."""
-    beside = Path(os.environ.get("GOBIN") or Path.home() / "go" / "bin") / "minio"
-    return shutil.which("minio") or (str(beside) if beside.exists() else None)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "icecore"
+    of_go = Path(os.environ.get("GOBIN") or Path.home() / "go" / "bin")
+    places = os.pathsep.join((str(cache), os.environ.get("PATH", ""), str(of_go)))
+    return shutil.which("minio", path=places)
 
 
 @contextlib.contextmanager
-def running_minio(folder: Path, log: Path | None = None) -> Iterator[Minio]:
+def running_minio(folder: Path, log: Path | None = None) -> Iterator[S3Server]:
     """A server with one bucket, whose region it insists on.
 
     Args:
@@ -67,7 +56,7 @@ def running_minio(folder: Path, log: Path | None = None) -> Iterator[Minio]:
         process = stack.enter_context(started)
         try:
             _wait(f"http://{address}/minio/health/ready")
-            yield Minio(f"http://{address}", f"http://127.0.0.1:{second}", folder)
+            yield S3Server("minio", f"http://{address}", f"http://127.0.0.1:{second}")
         finally:
             process.terminate()
 

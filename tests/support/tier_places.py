@@ -1,4 +1,4 @@
-"""Object stores for whole clusters in tests: a local folder, and a real S3 server."""
+"""Object stores for whole clusters in tests: a local folder, and an S3 server."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from icecore import Admin
 from icecore.client.types import TopicTiering
 from icecore.dev import LocalCluster
 from tests.cluster.test_cli import CLI, Done
-from tests.support.minio import BUCKET, PASSWORD, REGION, USER, Minio
+from tests.support.s3 import BUCKET, REGION, S3Server
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,13 @@ class Place:
         return {"tier_url": self.url, **self.node_settings}
 
 
-def s3_place(server: Minio, prefix: str, bucket: str = BUCKET) -> Place:
-    """A prefix on a server that runs. Credentials are in the environment: ``s3_credentials``."""
+def s3_place(server: S3Server, prefix: str, bucket: str = BUCKET) -> Place:
+    """A prefix on a server that runs. Credentials are in the environment: ``s3.s3_credentials``."""
     return Place(
         f"s3://{bucket}/{prefix}",
         {"tier_region": REGION, "tier_endpoint": server.endpoint},
         ("--region", REGION, "--endpoint", server.endpoint),
     )
-
-
-def s3_credentials() -> dict[str, str]:
-    """As the library finds them in the environment."""
-    return {"AWS_ACCESS_KEY_ID": USER, "AWS_SECRET_ACCESS_KEY": PASSWORD}
 
 
 async def until(is_so: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -> None:
@@ -60,23 +55,31 @@ async def tiering(admin: Admin, topic: str) -> TopicTiering:
     return found
 
 
-async def until_tiered(admin: Admin, topic: str, *, is_remote: bool = False) -> TopicTiering:
-    """Seal what there is; wait until all of it is published and in the table, and on no node any
-    more where asked so."""
+async def seal(admin: Admin, topic: str) -> None:
+    """Seal what there is, and wait for it."""
     ends = await admin.list_offsets(topic, "latest")  # of leaders; the coordinator hears it later
     await admin.roll_topic(topic)
 
-    async def is_so() -> bool:
+    async def is_sealed() -> bool:
         [described] = await admin.describe_topics([topic])
-        unsealed = any(
-            each.tail is None or each.tail.base_offset < ends[each.partition].offset
+        return all(
+            each.tail is not None and each.tail.base_offset >= ends[each.partition].offset
             for each in described.partitions
         )
-        # Asked for afterwards: what is sealed between both would be in neither.
+
+    await until(is_sealed)
+
+
+async def until_tiered(admin: Admin, topic: str, *, is_remote: bool = False) -> TopicTiering:
+    """Seal what there is; wait until all of it is published and in the table, and on no node any
+    more where asked so."""
+    await seal(admin, topic)
+
+    async def is_so() -> bool:
         found = await tiering(admin, topic)
         left = found.waiting_segments + found.uploading_segments + found.stale_tables
         here = found.published_segments - found.remote_only_segments if is_remote else 0
-        return not (left or here or unsealed)
+        return not (left or here)
 
     await until(is_so)
     return await tiering(admin, topic)
