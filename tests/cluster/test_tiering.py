@@ -105,6 +105,7 @@ async def fill(address: str, topic: str, count: int = 400, **settings: object) -
     return merged(*parts)
 
 
+@pytest.mark.timeout(400)  # a dozen processes start, one after the other
 async def test_from_the_first_record_to_a_restore(tmp_path: Path, place: Place) -> None:
     with cluster_of(tmp_path / "cluster", place) as cluster:
         settings = {"local_retention_ms": 0, "retention_ms": 1 << 40, "indexed_headers": ("x",)}

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support import left_out as reasons
+
 SLOWEST = 50
 
 
@@ -113,8 +115,7 @@ def slowest_table(ended: Iterable[Ended]) -> list[str]:
 
 def left_out(ended: Iterable[Ended]) -> list[str]:
     """Reasons for which tests were skipped, with their number."""
-    reasons = Counter(each.reason for each in ended if each.outcome == "skipped")
-    return [f"{count} skipped: {reason}" for reason, count in sorted(reasons.items())]
+    return reasons.lines(each.reason for each in ended if each.outcome == "skipped")
 
 
 def closing_line(outcomes: Mapping[str, int]) -> str:

@@ -5,6 +5,7 @@ reason where a command brings what is missing; any other reason is shown as it i
 process reads the reasons in the reports, so worker processes change nothing.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,9 @@ import pytest
 
 START = "left out: "
 _NEEDS = "needs "
+_LIBRARY = re.compile(r"could not import '(\w+)'")
+_BROUGHT_BY = {"pyspark": "make setup-spark", "matplotlib": "make setup-bench"}
+"""Libraries that ``pytest.importorskip`` asks for."""
 
 
 def reason(what: str, brings: str) -> str:
@@ -20,31 +24,38 @@ def reason(what: str, brings: str) -> str:
 
     Args:
         what: A program or a library, such as ``MinIO``.
-        brings: What somebody does to get it, such as ``make setup-minio``.
+        brings: The command or the setting that brings it, such as ``make setup-minio``.
     """
     return f"{_NEEDS}{what}: {brings} brings it"
 
 
-def lines(reports: Iterable[Any]) -> list[str]:
-    """One for each reason of these reports of skipped tests, the most frequent first."""
-    found = Counter(_reason(each) for each in reports)
-    return [_line(why, count) for why, count in found.most_common()]
-
-
-def _reason(report: Any) -> str:
-    """Of a test, or of a file that was skipped whole."""
+def reason_of(report: Any) -> str:
+    """Why a test, or a whole file, was skipped."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
+
+
+def lines(reasons: Iterable[str]) -> list[str]:
+    """One for each reason, with its number of tests; the most frequent comes first."""
+    return [_line(why, count) for why, count in Counter(map(_plain, reasons)).most_common()]
+
+
+def _plain(why: str) -> str:
+    """Names what brings a library that ``pytest.importorskip`` has not found."""
+    found = _LIBRARY.search(why)
+    if found is None or found[1] not in _BROUGHT_BY:
+        return why
+    return reason(found[1], _BROUGHT_BY[found[1]])
 
 
 def _line(why: str, count: int) -> str:
     tests = "1 test" if count == 1 else f"{count} tests"
     if why.startswith(_NEEDS):
-        return f"{START}{tests} of {why.removeprefix(_NEEDS)}"
-    return f"{START}{tests}: {why}"
+        return f"{tests} of {why.removeprefix(_NEEDS)}"
+    return f"{tests}: {why}"
 
 
 def write_lines(reporter: pytest.TerminalReporter) -> None:
     """For ``pytest_terminal_summary``."""
-    for line in lines(reporter.stats.get("skipped", ())):
-        reporter.write_line(line)
+    for line in lines(map(reason_of, reporter.stats.get("skipped", ()))):
+        reporter.write_line(START + line)
