@@ -43,7 +43,7 @@ def measure_group(runner: Runner, group: Group, count: int, runs: list[Run]) -> 
     """
     missing: set[str] = set()
     try:
-        for _ in range(count):
+        while len(runs) < count:
             runs.append(measure_run(runner, group, missing))
     finally:
         runner.end_group()

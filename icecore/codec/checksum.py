@@ -3,7 +3,7 @@
 Each process that a batch passes reads all of it for this once. The library of the extras that move
 bulk data takes any buffer as it is and folds it by carry-less multiplication where the processor
 can: 256 KiB in 3 us, where one instruction for each eight bytes takes 9 to 28 and a copy as much
-again (docs/PERFORMANCE.md). A plain client does without its 13 MB.
+again (docs/adr/tried.md). A plain client does without its 13 MB.
 """
 
 from collections.abc import Callable, Iterable

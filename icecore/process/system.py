@@ -99,7 +99,7 @@ def tune_process() -> None:
     and unmaps each of them: every message is paid for again in page faults. One arena that keeps
     its memory doubles what a gRPC server receives (measured 720 to 1,550 MiB/s). Does nothing where
     the C library is not glibc. The interpreter's switch interval stays as it is: a shorter one
-    costs more in thread switches than it gains in latency (docs/PERFORMANCE.md).
+    costs more in thread switches than it gains in latency (docs/adr/tried.md).
     """
     bound_full_collections()
     try:

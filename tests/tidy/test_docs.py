@@ -40,8 +40,6 @@ NOT_OURS = frozenset(
         ("docs/SPARK.md", "icecore_jobs.py"),
         ("docs/GLOSSARY.md", "last_offset"),  # named because it is not used
         ("docs/GLOSSARY.md", "max_offset"),
-        ("docs/PERFORMANCE.md", "rf3_kafka"),  # gates whose names the runner puts together
-        ("docs/PERFORMANCE.md", "keyed_1024_kafka"),
     }
 )
 """(document, name) of names that a document speaks of because there is no such thing."""

@@ -25,7 +25,7 @@ batch waits for the answer to the one before it, and grows, as long as many batc
 Waiting partitions share one search for an identity and one question for leaders.
 ``produce_request.py`` has the life of one request.
 
-**Tried** (docs/PERFORMANCE.md). Two requests of one partition overtake each other on HTTP/2, and
+**Tried** (docs/adr/tried.md). Two requests of one partition overtake each other on HTTP/2, and
 the second is refused as out of order: there a partition has one. One stream per node keeps the
 order and halves the CPU of a bare call, but single records gained little: too little for a second
 way of producing. Small requests beside others now wait for 256 KiB or 20 ms, and small batches for

@@ -20,7 +20,7 @@ _KEEPALIVE_PROBES: Final = 2
 _UNPACED: Final = b"reno"
 """Congestion control that every Linux has and allows. One that paces (BBR) sends each few segments
 of a connection without any bottleneck by a timer, a tenth of all processor time
-(docs/PERFORMANCE.md)."""
+(docs/adr/tried.md)."""
 _SILENT_MS: Final = 2_500
 _RETRANSMISSIONS_MIN: Final = 2
 

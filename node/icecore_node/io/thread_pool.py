@@ -3,7 +3,7 @@
 ``ThreadPoolExecutor`` wakes two threads for each function, for who takes one out of its queue wakes
 the next who waits there, and hands a result over by a future of its own and two callbacks. An idle
 thread waits for a lock of its own here, and a result goes to the loop's future in one call: less
-than half of the time around a short read (docs/PERFORMANCE.md, "Indexes and look-ups").
+than half of the time around a short read (docs/adr/tried.md, "Indexes and look-ups").
 """
 
 import asyncio

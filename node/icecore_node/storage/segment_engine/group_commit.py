@@ -42,7 +42,7 @@ write until after its sync: the kernel reports an error of write-back to those w
 open at that time, and a file that was closed in between to save a descriptor would sync without a
 word (R54).
 
-**Tried, with figures in docs/PERFORMANCE.md.** One fdatasync after the other is slow when a group
+**Tried, with figures in docs/adr/tried.md.** One fdatasync after the other is slow when a group
 has many files, so write-back of all of them is started first: 128 files of 6 KiB 145 -> 52 ms.
 Eight threads that sync give 57 ms, both 53 ms: no threads. ``syncfs`` gives 16 ms and is used from
 ``sync_all_files_min`` files on, where it can be trusted (``whole_sync.py``) and the mount is ours
