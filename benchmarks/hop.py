@@ -29,8 +29,13 @@ SECONDS, WARM_S = 1.5, 0.5
 OPTIONS = [("grpc.max_receive_message_length", 8 << 20), ("grpc.enable_http_proxy", 0)]
 
 
-def measure(seconds: float = SECONDS) -> dict[str, float]:
-    """``hop_mb_s`` and ``hop_ms``, the median round trip; so long for each of the two."""
+def measure(seconds: float | None = None) -> dict[str, float]:
+    """``hop_mb_s`` and ``hop_ms``, the median round trip.
+
+    Args:
+        seconds: Of each of the two; None is ``SECONDS``.
+    """
+    seconds = SECONDS if seconds is None else seconds
     command = [sys.executable, "-m", "benchmarks.hop", "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

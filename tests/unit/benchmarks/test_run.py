@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -223,7 +222,7 @@ def test_a_peer_that_fails_costs_one_run_and_in_the_end_all(
     monkeypatch.setattr(runner, "_Client", Client)
     monkeypatch.setattr(runner, "FREE_BYTES_MIN", 0)
     # What surrounds a run is real, and small.
-    monkeypatch.setattr(runner, "warm_memory", lambda: warm_memory(1 << 20))
+    monkeypatch.setattr(runner, "warm_memory", lambda length_bytes: warm_memory(1 << 20))
     monkeypatch.setattr(runner, "LIMIT_MIB", 1)
     monkeypatch.setattr(runner, "LIMIT_RUNS", 1)
     monkeypatch.setattr(runner.hop, "SECONDS", 0.05)
@@ -314,22 +313,34 @@ def test_an_absent_system_says_what_is_missing(
 
 
 def test_who_is_not_ours_is_an_other() -> None:
-    burn = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
-    seen = others.Others()
-    subprocess.run([sys.executable, "-c", burn], check=True)  # a child: ours
-    ours = seen.share()
-    seen = others.Others()
-    orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {burn!r}])"
-    began_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", orphan], check=True)  # its child outlives it: not ours
+    """By their ticks, not by shares: those of a machine that is busy anyway say nothing."""
+    wait = "import sys; sys.stdin.read()"
+    leave = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {wait!r}], stdout=subprocess.DEVNULL)\n"
+        "print(child.pid)"
+    )
+    command = [sys.executable, "-c"]
+    with (
+        subprocess.Popen([*command, wait], stdin=subprocess.PIPE) as child,
+        subprocess.Popen(
+            [*command, leave], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as parent,
+    ):
+        assert parent.stdout is not None and parent.stdin is not None
+        orphan = int(parent.stdout.readline())
+        parent.wait()  # its child outlives it, until its standard input ends
+        theirs, _, total = others._read()
+        assert orphan in theirs
+        assert not theirs.keys() & {child.pid, os.getpid(), 2}
+        assert total > 0
 
-    def others_s() -> float:
-        return seen.share() * (time.monotonic() - began_s) * (os.cpu_count() or 1)
 
-    while others_s() <= 0.1:
-        assert time.monotonic() - began_s < 30, "0.4 s of an orphan are not seen"
-        time.sleep(0.05)
-    assert ours < 1.0
+def test_others_have_what_they_and_the_host_used_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = iter([({7: 10, 8: 5}, 3, 1000), ({7: 30, 9: 10}, 13, 1100)])
+    monkeypatch.setattr(others, "_read", lambda: next(seen))
+    # 20 of a process that was there, 10 of a new one, 10 that the host took; 8 has ended.
+    assert others.Others().share() == 0.4
 
 
 # --- report ---------------------------------------------------------------------------------------
