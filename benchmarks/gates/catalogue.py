@@ -452,6 +452,10 @@ def _beside_kafka() -> tuple[Group, ...]:
             ),
         ),
     )
+    return bulk, single, *_small_beside_kafka()
+
+
+def _small_beside_kafka() -> tuple[Group, ...]:
     many = Group(
         {
             "syncfs": Measurement(WITH_SYNCFS, _MANY),
@@ -507,7 +511,7 @@ def _beside_kafka() -> tuple[Group, ...]:
         ),
         shown("open_p99", "5,000 records/s, p99", "icecore", "p99_ms", "ms"),
     )
-    return bulk, single, many, small, fetch, Group(_on_both(_OPEN), gates)
+    return many, small, fetch, Group(_on_both(_OPEN), gates)
 
 
 GROUPS = (
