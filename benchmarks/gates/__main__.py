@@ -120,8 +120,9 @@ def _base(options: argparse.Namespace) -> Tree | None:
 def _update(results: Results, commit: str, base: Tree | None, today: str) -> None:
     is_same_tree = base is not None and is_same_product(base)
     bands, left = updated(results, commit, is_same_tree, today)
-    band_file.write(bands)
     mine = bands[results.machine]
+    if mine:
+        band_file.write(bands)
     gates = {each.gate.name: each.gate for each in results.judged}
     idle = sorted(name for name in gates.keys() & mine.keys() if not mine[name].binds(gates[name]))
     if idle:

@@ -158,8 +158,9 @@ Bands = Mapping[str, Mapping[str, Band]]
 """By machine, by gate."""
 
 
-def read(path: Path = BANDS_FILE) -> dict[str, dict[str, Band]]:
-    """All bands; none where there is no file."""
+def read(path: Path | None = None) -> dict[str, dict[str, Band]]:
+    """All bands, of ``bands.json`` unless told otherwise; none where there is no file."""
+    path = path or BANDS_FILE
     if not path.exists():
         return {}
     stored: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text())
@@ -172,8 +173,8 @@ def read(path: Path = BANDS_FILE) -> dict[str, dict[str, Band]]:
     }
 
 
-def write(bands: Bands, path: Path = BANDS_FILE) -> None:
-    """In the order of machines and gates, a line for each gate."""
+def write(bands: Bands, path: Path | None = None) -> None:
+    """In the order of machines and gates, a line for each gate; likewise."""
     machines = []
     for machine, gates in sorted(bands.items()):
         lines = [
@@ -181,7 +182,7 @@ def write(bands: Bands, path: Path = BANDS_FILE) -> None:
             for name, band in sorted(gates.items())
         ]
         machines.append(f"  {json.dumps(machine)}: {{\n" + ",\n".join(lines) + "\n  }")
-    path.write_text("{\n" + ",\n".join(machines) + "\n}\n")
+    (path or BANDS_FILE).write_text("{\n" + ",\n".join(machines) + "\n}\n")
 
 
 def find(bands: Bands, machine: str, gate: Gate) -> Band | None:

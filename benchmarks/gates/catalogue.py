@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.cases import (
-    ICECORE,
     IN_MEMORY,
     IN_ROCKSDB,
-    MIB,
-    OPEN_RATE_S,
     OVER_GRPC,
     SHARED_FILES,
     WITH_SYNCFS,
     Case,
 )
+from benchmarks.gates.beside_kafka import beside_kafka
 from benchmarks.gates.gate import (
     COLD,
     FAILOVER,
@@ -30,24 +28,23 @@ from benchmarks.gates.gate import (
     Measurement,
     shown,
 )
+from benchmarks.gates.workloads import (
+    DEEP,
+    FETCH,
+    FETCH_MANY,
+    KEYED,
+    MANY,
+    ONE,
+    RF1,
+    RF3,
+    SINGLE,
+    SMALL_RF1,
+    SMALL_RF3,
+    ours,
+)
 
 SLOW_TURNS = 2
 """Of what takes minutes: a base in front of ours, then behind it."""
-
-_RF1, _RF3 = Case("produce", rf=1), Case("produce", rf=3)
-_SMALL_RF1, _SMALL_RF3 = Case("produce", 100, rf=1), Case("produce", 100, rf=3)
-_ONE = replace(_RF3, partitions=1)
-_KEYED = Case("produce", spread="keyed")
-_DEEP = replace(_KEYED, in_flight_bytes=256 * MIB)
-"""Room for a full batch of each of 1,024 partitions, as their users are told to give it."""
-_MANY = Case("produce", 100, 1024, "keyed")
-_FETCH, _FETCH_MANY = Case("fetch", 100), Case("fetch", 100, 1024, "keyed")
-_SINGLE = Case("single", api="records")
-_OPEN = Case("open", spread="keyed", api="records", rate_s=OPEN_RATE_S)
-
-
-def _ours(case: Case) -> Measurement:
-    return Measurement(ICECORE, case)
 
 
 def _cpu(name: str, about: str, of: str) -> Gate:
@@ -60,7 +57,7 @@ def _against_limit(name: str, case: Case) -> Group:
     """Produce on ours over both transports, with the disk and the base beside them."""
     measurements = {
         LIMIT: Measurement(LIMIT, case),
-        "icecore": _ours(case),
+        "icecore": ours(case),
         "grpc": Measurement(OVER_GRPC, case),
     }
     about = f"produce at RF {case.rf}, 1 KiB, 16 partitions"
@@ -85,8 +82,8 @@ def _against_limit(name: str, case: Case) -> Group:
 
 def _small() -> Group:
     measurements = {
-        "columns": _ours(_SMALL_RF1),
-        "records": _ours(replace(_SMALL_RF1, api="records")),
+        "columns": ours(SMALL_RF1),
+        "records": ours(replace(SMALL_RF1, api="records")),
     }
     about = "100 B at RF 1, 16 partitions"
     gates = (
@@ -106,9 +103,9 @@ def _small() -> Group:
 
 def _single() -> Group:
     measurements = {
-        LEAST: Measurement(LEAST, _SINGLE),
-        "icecore": _ours(_SINGLE),
-        "grpc": Measurement(OVER_GRPC, _SINGLE),
+        LEAST: Measurement(LEAST, SINGLE),
+        "icecore": ours(SINGLE),
+        "grpc": Measurement(OVER_GRPC, SINGLE),
     }
     about = "one record at a time, RF 3"
     gates = (
@@ -138,7 +135,7 @@ def _single() -> Group:
 
 
 def _one_partition() -> Group:
-    measurements = {LIMIT: Measurement(LIMIT, _ONE), "one": _ours(_ONE)}
+    measurements = {LIMIT: Measurement(LIMIT, ONE), "one": ours(ONE)}
     about = "produce into one partition, RF 3, 1 KiB"
     gates = (
         Gate(
@@ -158,9 +155,9 @@ def _one_partition() -> Group:
 
 def _fetch() -> Group:
     measurements = {
-        "arrow": _ours(_FETCH),
-        "arrow_1024": _ours(_FETCH_MANY),
-        "records": _ours(replace(_FETCH, api="records")),
+        "arrow": ours(FETCH),
+        "arrow_1024": ours(FETCH_MANY),
+        "records": ours(replace(FETCH, api="records")),
     }
     arrow, many = "fetch of 100 B as Arrow", "fetch of 100 B as Arrow, 1,024 partitions"
     gates = (
@@ -184,10 +181,10 @@ def _fetch() -> Group:
 
 def _partitions() -> tuple[Group, ...]:
     measurements = {
-        "keyed_16": _ours(_KEYED),
-        "keyed_256": _ours(replace(_KEYED, partitions=256)),
-        "keyed_16_syncfs": Measurement(WITH_SYNCFS, _KEYED),
-        "keyed_256_syncfs": Measurement(WITH_SYNCFS, replace(_KEYED, partitions=256)),
+        "keyed_16": ours(KEYED),
+        "keyed_256": ours(replace(KEYED, partitions=256)),
+        "keyed_16_syncfs": Measurement(WITH_SYNCFS, KEYED),
+        "keyed_256_syncfs": Measurement(WITH_SYNCFS, replace(KEYED, partitions=256)),
     }
     about = "256 partitions with keys, 1 KiB, RF 3, of 16"
     first = Group(
@@ -200,13 +197,13 @@ def _partitions() -> tuple[Group, ...]:
         ),
     )
     measurements = {
-        "keyed_16": _ours(_KEYED),
-        "keyed_1024": _ours(replace(_KEYED, partitions=1024)),
-        "shared_1024": Measurement(SHARED_FILES, replace(_KEYED, partitions=1024)),
-        "deep_16": _ours(_DEEP),
-        "deep_shared_1024": Measurement(SHARED_FILES, replace(_DEEP, partitions=1024)),
-        "small_1024": _ours(_MANY),
-        "small_shared_1024": Measurement(SHARED_FILES, _MANY),
+        "keyed_16": ours(KEYED),
+        "keyed_1024": ours(replace(KEYED, partitions=1024)),
+        "shared_1024": Measurement(SHARED_FILES, replace(KEYED, partitions=1024)),
+        "deep_16": ours(DEEP),
+        "deep_shared_1024": Measurement(SHARED_FILES, replace(DEEP, partitions=1024)),
+        "small_1024": ours(MANY),
+        "small_shared_1024": Measurement(SHARED_FILES, MANY),
     }
     about = "1,024 partitions with keys, RF 3"
     gates = (
@@ -238,12 +235,12 @@ def _partitions() -> tuple[Group, ...]:
 
 def _engines() -> Group:
     measurements = {
-        "segment": _ours(_RF3),
-        "memory": Measurement(IN_MEMORY, _RF3),
-        "rocksdb": Measurement(IN_ROCKSDB, _RF3),
-        "segment_single": _ours(_SINGLE),
-        "memory_single": Measurement(IN_MEMORY, _SINGLE),
-        "rocksdb_single": Measurement(IN_ROCKSDB, _SINGLE),
+        "segment": ours(RF3),
+        "memory": Measurement(IN_MEMORY, RF3),
+        "rocksdb": Measurement(IN_ROCKSDB, RF3),
+        "segment_single": ours(SINGLE),
+        "memory_single": Measurement(IN_MEMORY, SINGLE),
+        "rocksdb_single": Measurement(IN_ROCKSDB, SINGLE),
     }
     gates = (
         *(
@@ -272,9 +269,9 @@ def _engines() -> Group:
 def _keys() -> Group:
     """One partition, so that batches are alike: what keys and their index cost."""
     measurements, gates = {}, []
-    for size, case in (("1k", _ONE), ("100b", replace(_SMALL_RF3, partitions=1))):
-        measurements[f"none_{size}"] = _ours(case)
-        measurements[f"keys_{size}"] = _ours(replace(case, spread="keyed"))
+    for size, case in (("1k", ONE), ("100b", replace(SMALL_RF3, partitions=1))):
+        measurements[f"none_{size}"] = ours(case)
+        measurements[f"keys_{size}"] = ours(replace(case, spread="keyed"))
         about = f"a key on each record of {case.record_bytes} B, RF 3, of none"
         gates.append(Gate(f"keys_{size}", about, f"keys_{size}", over=f"none_{size}"))
     return Group(measurements, tuple(gates))
@@ -404,130 +401,20 @@ def _cold() -> Group:
     )
 
 
-# --- beside Kafka ---------------------------------------------------------------------------------
-
-
-def _on_both(case: Case) -> dict[str, Measurement]:
-    """On ours, on Kafka, and on Kafka as it comes: without fsync before the ack."""
-    return {
-        "icecore": _ours(case),
-        "kafka": Measurement("kafka", case),
-        "kafka_default": Measurement("kafka", replace(case, flush="async")),
-    }
-
-
-def _against_kafka(name: str, about: str) -> tuple[Gate, ...]:
-    """Records per second beside Kafka's, and beside those of its default."""
-    return (
-        Gate(f"{name}_kafka", f"{about}, of Kafka", "icecore", over="kafka"),
-        Gate(
-            f"{name}_kafka_default",
-            f"{about}, of Kafka's default flush",
-            "icecore",
-            over="kafka_default",
-        ),
-    )
-
-
-def _beside_kafka() -> tuple[Group, ...]:
-    bulk = Group(
-        {"async": _ours(replace(_RF3, flush="async")), **_on_both(_RF3)},
-        (
-            *_against_kafka("rf3", "produce at RF 3, 1 KiB"),
-            Gate(
-                "async_kafka_default",
-                "the same, both without fsync before the ack",
-                "async",
-                over="kafka_default",
-            ),
-        ),
-    )
-    single = Group(
-        {"icecore": _ours(_SINGLE), "kafka": Measurement("kafka", _SINGLE)},
-        (
-            Gate(
-                *("single_kafka", "one record at a time: median of Kafka, of ours"),
-                *("icecore", "p50_ms", "kafka"),
-                is_small_good=True,
-            ),
-        ),
-    )
-    return bulk, single, *_small_beside_kafka()
-
-
-def _small_beside_kafka() -> tuple[Group, ...]:
-    many = Group(
-        {
-            "syncfs": Measurement(WITH_SYNCFS, _MANY),
-            "shared": Measurement(SHARED_FILES, _MANY),
-            "send": _ours(replace(_MANY, api="records")),
-            **_on_both(_MANY),
-        },
-        (
-            *_against_kafka("keyed_1024", "1,024 partitions with keys, 100 B"),
-            Gate("keyed_1024_send_kafka", "the same by `send`, of Kafka", "send", over="kafka"),
-            Gate(
-                "keyed_1024_syncfs_kafka",
-                "the same with `syncfs`, of Kafka",
-                "syncfs",
-                over="kafka",
-            ),
-            Gate(
-                "keyed_1024_shared_kafka",
-                "the same in shared files, of Kafka",
-                "shared",
-                over="kafka",
-            ),
-        ),
-    )
-    small = Group(_on_both(_SMALL_RF3), _against_kafka("send_batch_100b", "`send_batch` of 100 B"))
-    fetch = Group(
-        {
-            "records": _ours(replace(_FETCH, api="records")),
-            "kafka": Measurement("kafka", replace(_FETCH, api="records", flush="async")),
-        },
-        (
-            Gate(
-                "fetch_records_kafka",
-                "fetch of 100 B one by one, of Kafka",
-                "records",
-                over="kafka",
-            ),
-        ),
-    )
-    gates = (
-        Gate(
-            "open_kafka",
-            "5,000 records/s: p99 of Kafka, of ours",
-            "icecore",
-            "p99_ms",
-            "kafka",
-            is_small_good=True,
-        ),
-        Gate(
-            *("open_kafka_default", "5,000 records/s: p99 of Kafka's default flush, of ours"),
-            *("icecore", "p99_ms", "kafka_default"),
-            is_small_good=True,
-        ),
-        shown("open_p99", "5,000 records/s, p99", "icecore", "p99_ms", "ms"),
-    )
-    return many, small, fetch, Group(_on_both(_OPEN), gates)
-
-
 GROUPS = (
-    _against_limit("rf1", _RF1),
+    _against_limit("rf1", RF1),
     _small(),
     *_partitions(),
     _single(),
     _engines(),
-    _against_limit("rf3", _RF3),
+    _against_limit("rf3", RF3),
     _one_partition(),
     _keys(),
     _fetch(),
     _failover(),
     _lookup(),
     _cold(),
-    *_beside_kafka(),
+    *beside_kafka(),
 )
 
 

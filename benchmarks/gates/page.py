@@ -27,7 +27,8 @@ def newest(lines: Sequence[Line]) -> tuple[Line, dict[str, Line]]:
     if not machines:
         raise ValueError("there are no results; `make bench-gates OUT=FILE` writes some")
     last = max(machines, key=lambda line: str(line["date"]))
-    about, found = machines[0], {}
+    about = machines[0]
+    found: dict[str, Line] = {}
     for line in lines:
         if line["benchmark"] == "machine":
             about = line

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.gates import __main__ as command
+from benchmarks.gates import bands
 from benchmarks.gates.bands import Band
 from benchmarks.gates.catalogue import choose
 from benchmarks.gates.gate import Outcome, Run
@@ -114,8 +115,23 @@ def test_an_interrupt_writes_what_there_is(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "measure_group", interrupted)
+    monkeypatch.setattr(bands, "BANDS_FILE", tmp_path / "bands.json")
     words = ["--only", "rf3_limit", "rf1_limit", "--json", str(tmp_path / "out.json")]
+    words.append("--update-bands")
     monkeypatch.setattr("sys.argv", ["gates", *words, "--folder", str(tmp_path)])
     assert command.main() == 130
     lines = report.read([tmp_path / "out.json"])
     assert [line["value"] for line in lines if line["benchmark"] == "gate"] == [0.5]
+    (written,) = bands.read(tmp_path / "bands.json").values()
+    assert written["rf1_limit"].values == (0.5, 0.5)  # the group that came first
+
+
+def test_nothing_is_written_where_nothing_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "measure_group", lambda *arguments: None)
+    monkeypatch.setattr(bands, "BANDS_FILE", tmp_path / "bands.json")
+    words = ["--only", "rf3_limit", "--update-bands", "--folder", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["gates", *words])
+    assert command.main() == 0
+    assert not (tmp_path / "bands.json").exists()
