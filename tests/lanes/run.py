@@ -72,7 +72,12 @@ class Lane:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, FOLDER_VARIABLE: str(self.records.folder)},
+                # Worlds order sets by hashes; with fixed ones `make sim SEED=…` replays a red one.
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": "0",
+                    FOLDER_VARIABLE: str(self.records.folder),
+                },
             )
 
     def is_running(self) -> bool:
