@@ -24,7 +24,8 @@ from typing import IO, Self
 from icecore import extras
 from icecore.client import checks
 from icecore.errors import ConfigurationError, UnavailableError
-from icecore.process import launch
+from icecore.process import child_settings, launch
+from icecore.process.child_settings import ServerSettings
 
 HOST = "127.0.0.1"
 METRICS_PORT_OFFSET = 100
@@ -35,10 +36,6 @@ _READY = re.compile(r"^icecore-(?:coordinator|node) ready .*?address=(\S+)", re.
 _POLL_S = 0.02
 _LOG_TAIL_LINES = 15
 _DISK_SETTING = "disk_free_bytes_min"
-
-Value = str | int | float | bool
-Settings = Mapping[str, Value | Mapping[str, Value]]
-"""Of one kind of process; a mapping in it is a table of settings."""
 
 
 @dataclass(slots=True)
@@ -110,7 +107,8 @@ class LocalCluster:
             starting the same cluster again.
         nodes: How many; their ids are 1 … nodes.
         base_port: The coordinator's port, the nodes take the next ones. None = any free ports.
-        node_settings: For all nodes, as in the ``[node]`` table of a configuration file.
+        node_settings: For all nodes, as in the ``[node]`` table of a configuration file; they also
+            win over variables of the environment.
         coordinator_settings: Likewise for the coordinator.
         config_path: A configuration file for all processes; not together with settings.
         host: What to listen on.
@@ -130,8 +128,8 @@ class LocalCluster:
         nodes: int = 3,
         *,
         base_port: int | None = None,
-        node_settings: Settings | None = None,
-        coordinator_settings: Settings | None = None,
+        node_settings: ServerSettings | None = None,
+        coordinator_settings: ServerSettings | None = None,
         config_path: str | Path | None = None,
         host: str = HOST,
         insecure_bind: bool = False,
@@ -259,8 +257,9 @@ class LocalCluster:
 
     def _spawn(self, member: Member) -> None:
         member.log_path.parent.mkdir(parents=True, exist_ok=True)
+        section = "coordinator" if member is self.coordinator else "node"
         command = [*member.prefix, *member.arguments, "--listen", member.listen]
-        if member is not self.coordinator:
+        if section == "node":
             command += ["--coordinator", self.coordinator.listen]
         if member.metrics_listen:
             command += ["--metrics", member.metrics_listen]
@@ -275,7 +274,7 @@ class LocalCluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,  # not the caller's, which may go away or hold anything
-                env=_environment(),
+                env=child_settings.environment(section, self._settings[section]),
             )
         member.expected_to_run = True
         self._write_pids()
@@ -336,12 +335,8 @@ class LocalCluster:
         self._ports.clear()
 
     def _write_settings(self) -> None:
-        if not any(self._settings.values()):
-            return
-        lines = []
-        for section, values in self._settings.items():
-            lines += _as_toml(section, values)
-        (self.folder / "icecore.toml").write_text("\n".join([*lines, ""]))
+        if any(self._settings.values()):
+            (self.folder / "icecore.toml").write_text(child_settings.as_toml(self._settings))
 
     # --- the folder -----------------------------------------------------------------------------
 
@@ -465,15 +460,6 @@ class LocalCluster:
         self.stop()
 
 
-def _as_toml(name: str, values: Settings) -> list[str]:
-    """The lines of one table, then those of the tables in it."""
-    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    # JSON's numbers, booleans and strings are TOML's.
-    own = [f"{key} = {json.dumps(value)}" for key, value in values.items() if key not in tables]
-    inner = [line for key, table in tables.items() for line in _as_toml(f"{name}.{key}", table)]
-    return [f"[{name}]", *own, *inner]
-
-
 def _check_paths(folder: object, config_path: object) -> None:
     if not isinstance(folder, str | Path) or not str(folder):
         raise checks.wrong_type("folder", folder, "a path")
@@ -486,11 +472,3 @@ def _check_ports(nodes: int, base_port: int | None) -> None:
     if base_port is not None:
         high = PORT_MAX - METRICS_PORT_OFFSET - nodes
         checks.whole("base_port", base_port, 1, high, error=ConfigurationError)
-
-
-def _environment() -> dict[str, str]:
-    """Ours; folders of PYTHONPATH are meant as seen from here."""
-    found = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if folders := found.get("PYTHONPATH"):
-        found["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, folders.split(os.pathsep)))
-    return found

@@ -21,7 +21,7 @@ FAST: Mapping[str, str] = {
             "LOCAL_LOOK_MS": 200,
             "ROLL_UP_WAIT_MS": 500,
             "RETURN_WAIT_MS": 500,
-            "ROLL_RETRY_MS": 1_000,
+            "ROLL_RETRY_MS": 2_000,
             "REPLACE_RETRY_MS": 500,
             "RETRY_MS": 100,
             "RETRY_MAX_MS": 500,

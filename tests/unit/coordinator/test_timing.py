@@ -1,11 +1,7 @@
 """Waits of both servers: their defaults, the ones that tests set, and how a cluster is told."""
 
-import tomllib
-from pathlib import Path
-
 import pytest
 
-from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError
 from icecore.process.settings import load
 from icecore_coordinator.config import CoordinatorSettings
@@ -128,21 +124,3 @@ def test_the_short_waits_of_tests_are_settings_and_shorter() -> None:
             assert value <= getattr(usual, name), name
             changed += value < getattr(usual, name)
     assert changed == len(FAST), "one of them is no shorter than the default"
-
-
-def test_a_local_cluster_takes_tables(tmp_path: Path) -> None:
-    cluster = LocalCluster(
-        tmp_path,
-        1,
-        coordinator_settings={"timing": {"audit_ms": 100}, "lease_ms": 3_000},
-        node_settings={"timing": {"digest_calm_ms": 0}, "rack": 'a"b', "insecure_bind": True},
-    )
-    cluster._write_settings()
-    path = tmp_path / "icecore.toml"
-    assert tomllib.loads(path.read_text()) == {
-        "node": {"rack": 'a"b', "insecure_bind": True, "timing": {"digest_calm_ms": 0}},
-        "coordinator": {"lease_ms": 3_000, "timing": {"audit_ms": 100}},
-    }
-    settings = load(CoordinatorSettings, path, {"data": "d"}, {})
-    assert settings.waits == Timing(audit_ms=100, lease_ms=3_000)
-    assert load(NodeSettings, path, NODE, {}).timing == NodeTiming(digest_calm_ms=0)
