@@ -78,6 +78,7 @@ async def merge_all(admin: Admin, topic: str) -> int:
     return merged
 
 
+@pytest.mark.timeout(400)  # a dozen processes start, one after the other
 async def test_readers_of_what_was_small(tmp_path: Path, tiers: Tiering) -> None:
     cluster, place, topic = tiers.cluster, tiers.place, "flights"
     address = cluster.bootstrap

@@ -29,6 +29,7 @@ from icecore_node.tiering.object_store import (
     check_store,
 )
 from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
+from icecore_node.timing import NodeTiming
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.support.s3 import ALL, S3Server, s3_credentials
@@ -271,7 +272,7 @@ class TestS3(ObjectStoreConformance):
             "endpoint": {"endpoint": "http://127.0.0.1:9"},
             "region": {"region": "x"},
         }
-        access = TierAccess(None, Chance(), NodeMetrics())
+        access = TierAccess(None, Chance(), NodeMetrics(), NodeTiming())
         error, text = WHY[wrong]
         async with opened(replace(s3, **changes.get(wrong, {}))) as store:
             with pytest.raises(error, match=re.escape(text)):

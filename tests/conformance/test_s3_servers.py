@@ -207,7 +207,8 @@ def test_what_is_missing(client: Any, prefix: str) -> None:
 
 
 def test_a_listing_has_pages_in_the_order_of_keys(client: Any, prefix: str) -> None:
-    keys = [prefix + each for each in ("B", "a", "a/b", "a0", "b-", "b.")]
+    # Ours never name an object as a folder of others: MinIO's drives could not hold both.
+    keys = [prefix + each for each in ("B", "a.", "a/b", "a0", "b-", "b.")]
     for key in reversed(keys):
         put(client, key)
     found, asked = [], {"Bucket": BUCKET, "Prefix": prefix, "MaxKeys": 2}
