@@ -56,6 +56,7 @@ def running_minio(folder: Path, log: Path | None = None) -> Iterator[S3Server]:
         process = stack.enter_context(started)
         try:
             _wait(f"http://{address}/minio/health/ready")
+            _wait(f"http://127.0.0.1:{second}")  # pages come up by themselves
             yield S3Server("minio", f"http://{address}", f"http://127.0.0.1:{second}")
         finally:
             process.terminate()
