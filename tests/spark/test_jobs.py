@@ -277,25 +277,25 @@ def test_exports_that_can_not_be(
 def test_a_topic_that_was_made_again(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    create(cluster, "again")
-    produce(cluster, "again", values(range(5)))
-    given = ("export", "again", "--to", tmp_path / "out")
+    create(cluster, "export-again")
+    produce(cluster, "export-again", values(range(5)))
+    given = ("export", "export-again", "--to", tmp_path / "out")
     assert run(spark, cluster, *given).status == "done"
     with Admin(cluster.bootstrap) as admin:
-        admin.delete_topic("again")
-        admin.create_topic("again", partitions=2, replication_factor=1)
-    produce(cluster, "again", values(range(5)))
+        admin.delete_topic("export-again")
+        admin.create_topic("export-again", partitions=2, replication_factor=1)
+    produce(cluster, "export-again", values(range(5)))
     assert "deleted and made again" in run(spark, cluster, *given).error
 
 
 def test_records_that_are_gone(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
-    create(cluster, "gone", partitions=1)
-    produce(cluster, "gone", values(range(10)))
-    given = ("export", "gone", "--to", tmp_path / "out")
+    create(cluster, "export-gone", partitions=1)
+    produce(cluster, "export-gone", values(range(10)))
+    given = ("export", "export-gone", "--to", tmp_path / "out")
     assert run(spark, cluster, *given).records_read == 10
-    produce(cluster, "gone", values(range(10, 20)))
+    produce(cluster, "export-gone", values(range(10, 20)))
     with Admin(cluster.bootstrap) as admin:
-        admin.delete_records("gone", {0: 15})
+        admin.delete_records("export-gone", {0: 15})
     assert "offsets 10 to 15 were deleted" in run(spark, cluster, *given).error
     made = run(spark, cluster, *given, "--allow-data-loss")
     assert (made.status, made.records_read) == ("done", 5)

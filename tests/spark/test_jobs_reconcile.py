@@ -3,7 +3,7 @@ table that lacks records or has other ones."""
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,25 +18,23 @@ from icecore.spark.jobs import arguments, reconcile
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
 
-RECORDS = 6_000
+RECORDS = 3_000
+TOPIC = "reconciled"
 
 
 @pytest.fixture(scope="module")
-def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, str]]:
+def tiered(tiering: LocalCluster) -> tuple[LocalCluster, str]:
     """A cluster with a topic of which a part is tiered, and where."""
-    folder = tmp_path_factory.mktemp("tiered")
-    url = (folder / "bucket").as_uri()
-    with LocalCluster(folder / "c", nodes=1, tier_url=url) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            _wait(lambda: bool(admin.describe_tiering().tier_urls))
-            settings = TopicSettings(partitions=2, replication_factor=1, tier="on")
-            admin.create_topic("half", settings)
-            fill(cluster, range(RECORDS))
-            admin.roll_topic("half")
-            _wait(lambda: sum(bool(each.is_tiered) for each in admin.list_segments("half")) >= 2)
-            _wait(lambda: not admin.describe_tiering(["half"]).topics[0].stale_tables)
-            fill(cluster, range(RECORDS, RECORDS + 500))
-        yield cluster, url
+    with Admin(tiering.bootstrap) as admin:
+        _wait(lambda: bool(admin.describe_tiering().tier_urls))
+        settings = TopicSettings(partitions=2, replication_factor=1, tier="on")
+        admin.create_topic(TOPIC, settings)
+        fill(tiering, range(RECORDS))
+        admin.roll_topic(TOPIC)
+        _wait(lambda: sum(bool(each.is_tiered) for each in admin.list_segments(TOPIC)) >= 2)
+        _wait(lambda: not admin.describe_tiering([TOPIC]).topics[0].stale_tables)
+        fill(tiering, range(RECORDS, RECORDS + 500))
+        return tiering, admin.describe_tiering().tier_url
 
 
 def fill(cluster: LocalCluster, numbers: range) -> None:
@@ -46,7 +44,7 @@ def fill(cluster: LocalCluster, numbers: range) -> None:
             headers = (("h", b"%d" % n),) if n % 3 else ()
             value = json.dumps({"n": n, "pad": "x" * 100}).encode()
             producer.send(
-                "half", value if n % 7 else None, key=b"%d" % n, tags=tags, headers=headers
+                TOPIC, value if n % 7 else None, key=b"%d" % n, tags=tags, headers=headers
             )
 
 
@@ -58,8 +56,8 @@ def _wait(is_so: Callable[[], bool]) -> None:
 
 
 def run(spark: SparkSession, cluster: LocalCluster, *given: str) -> Metrics:
-    asked = arguments.parse(["reconcile", "half", "--bootstrap", cluster.bootstrap, *given])
-    report = Report("reconcile", "half")
+    asked = arguments.parse(["reconcile", TOPIC, "--bootstrap", cluster.bootstrap, *given])
+    report = Report("reconcile", TOPIC)
     perform(spark, asked, report)
     return report.metrics
 

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -22,27 +22,24 @@ TOPIC = "small"
 
 
 @pytest.fixture(scope="module")
-def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, str]]:
+def tiered(tiering: LocalCluster) -> tuple[LocalCluster, str]:
     """A cluster with a topic of which many small segments lie in object storage alone."""
-    folder = tmp_path_factory.mktemp("tiered")
-    url = (folder / "bucket").as_uri()
-    with LocalCluster(folder / "c", nodes=1, tier_url=url) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            _wait(lambda: bool(admin.describe_tiering().tier_urls))
-            settings = TopicSettings(
-                partitions=2,
-                replication_factor=1,
-                segment_bytes=64 << 10,
-                tier="on",
-                local_retention_ms=0,
-            )
-            admin.create_topic(TOPIC, settings)
-            for start in range(0, RECORDS, 1000):
-                fill(cluster, range(start, start + 1000))
-            admin.roll_topic(TOPIC)
-            _wait(lambda: is_remote(admin))
-        fill(cluster, range(RECORDS, RECORDS + HOT))
-        yield cluster, url
+    with Admin(tiering.bootstrap) as admin:
+        _wait(lambda: bool(admin.describe_tiering().tier_urls))
+        settings = TopicSettings(
+            partitions=2,
+            replication_factor=1,
+            segment_bytes=64 << 10,
+            tier="on",
+            local_retention_ms=0,
+        )
+        admin.create_topic(TOPIC, settings)
+        for start in range(0, RECORDS, 1000):
+            fill(tiering, range(start, start + 1000))
+        admin.roll_topic(TOPIC)
+        _wait(lambda: is_remote(admin))
+        fill(tiering, range(RECORDS, RECORDS + HOT))
+        return tiering, admin.describe_tiering().tier_url
 
 
 def fill(cluster: LocalCluster, numbers: range) -> None:

@@ -4,7 +4,6 @@ same records as in the source, whatever becomes of segments between the plan and
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,12 @@ from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError
 from icecore.spark.columns import SCHEMA
 from icecore.tier_records import topic_folder
+from tests.spark.clusters import with_bucket
 from tests.support.fast import FAST
 from tests.support.tier_places import until, until_tiered
 
 RECORDS = 6_000
 BASE_MS = 1_362_096_000_000
-SETTINGS = {"lease_ms": 3000}
-
-
-@pytest.fixture(scope="module")
-def tiering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Its bucket is a folder with a name that Spark could take for a pattern."""
-    folder = tmp_path_factory.mktemp("tiering")
-    bucket = folder / "bucket [1]{a,b}"
-    bucket.mkdir()
-    url = bucket.as_uri()
-    with LocalCluster(folder / "c", 3, tier_url=url, coordinator_settings=SETTINGS) as running:
-        yield running
 
 
 def source(start: int, end: int) -> pd.DataFrame:
@@ -174,8 +162,9 @@ def test_keys_tags_and_columns(spark: SparkSession, tiering: LocalCluster, half:
     assert "value" not in plan.split("FileScan", 1)[1].split("\n", 1)[0].split("ReadSchema")[1]
 
 
-def test_segments_move_between_plan_and_query(spark: SparkSession, tiering: LocalCluster) -> None:
+def test_segments_move_between_plan_and_query(spark: SparkSession, mortal: LocalCluster) -> None:
     """What was hot is tiered and leaves its nodes, what was cold is retired; a node dies."""
+    tiering = mortal
     create(tiering, "moves", partitions=2, local_retention_ms=0)
     produce(tiering, "moves", source(0, 1_000))
     tier(tiering, "moves")
@@ -195,7 +184,6 @@ def test_segments_move_between_plan_and_query(spark: SparkSession, tiering: Loca
     assert rows.count() == 2_000, "objects stay for those who read them"
     tiering.kill_node(3)
     assert parsed(read(spark, tiering, "moves")).agg(F.max("number")).collect()[0][0] == 2_099
-    tiering.start_node(3)
 
 
 def test_all_of_it_on_one_side(spark: SparkSession, tiering: LocalCluster) -> None:
@@ -272,8 +260,7 @@ def test_wrong_arguments(spark: SparkSession, tiering: LocalCluster, half: str) 
 @pytest.mark.default_timing
 def test_with_the_waits_of_the_product(spark: SparkSession, tmp_path: Path) -> None:
     assert not FAST.keys() & os.environ.keys()
-    (tmp_path / "bucket").mkdir()
-    with LocalCluster(tmp_path / "c", 1, tier_url=(tmp_path / "bucket").as_uri()) as cluster:
+    with with_bucket(tmp_path, 1) as cluster:
         create(cluster, "usual", partitions=1, local_retention_ms=0)
         produce(cluster, "usual", source(0, 100))
         tier(cluster, "usual", is_remote=True)

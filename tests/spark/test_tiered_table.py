@@ -4,14 +4,8 @@ The files that the Delta log names are read as Parquet: Delta's own jar for Spar
 tests. What it would do beyond that is to find out the same names.
 """
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-pytest.importorskip("pyspark")
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -23,27 +17,7 @@ from tests.support import tiered
 from tests.support.tiered_folder import TieredFolder
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    """One of ours, unless other tests have one."""
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
-        return
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    made = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.memory", "1g")
-        .getOrCreate()
-    )
-    made.sparkContext.setLogLevel("ERROR")
-    yield made
-    made.stop()
-
-
-async def test_spark_agrees_with_the_source(session: SparkSession, tmp_path: Path) -> None:
+async def test_spark_agrees_with_the_source(spark: SparkSession, tmp_path: Path) -> None:
     executor = ThreadExecutor(reader_threads=2)
     bucket = TieredFolder(tmp_path / "bucket", executor)
     raws = tiered.flights(3), tiered.flights(2, seed=2)
@@ -53,7 +27,7 @@ async def test_spark_agrees_with_the_source(session: SparkSession, tmp_path: Pat
     bucket.publish(first, second)
     executor.close()
     files = DeltaTable(tmp_path / "bucket" / topic_folder(first.facts.topic_id)).file_uris()
-    rows = session.read.parquet(*files).orderBy("offset").collect()
+    rows = spark.read.parquet(*files).orderBy("offset").collect()
     source = [
         *tiered.source_of(raws[0], 0).records(),
         *tiered.source_of(raws[1], first.facts.end_offset).records(),
