@@ -11,20 +11,19 @@ from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
 from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError, ConflictError, UnknownTopicError
+from tests.spark.clusters import with_bucket
 from tests.spark.test_tiered_read import create, source, tier
 
-KEPT_MS = 1_500
+KEPT_MS = 500
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Objects of what retention takes are swept at once."""
-    folder = tmp_path_factory.mktemp("kept")
-    (folder / "bucket").mkdir()
-    url = (folder / "bucket").as_uri()
     settings = {"tier_reader_grace_ms": 0}
-    with LocalCluster(folder / "c", 1, tier_url=url, coordinator_settings=settings) as running:
-        yield running
+    folder = tmp_path_factory.mktemp("kept")
+    with with_bucket(folder, 1, coordinator_settings=settings) as started:
+        yield started
 
 
 def produce(cluster: LocalCluster, topic: str, start: int, end: int) -> None:
@@ -39,6 +38,16 @@ def start_of(cluster: LocalCluster, topic: str) -> int:
     return sum(each.log_start_offset for each in described.partitions)
 
 
+def until_retention_took(cluster: LocalCluster, topic: str) -> None:
+    """Wait until retention has taken records that are younger than all others, from a topic that
+    nobody holds."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(topic, partitions=1, replication_factor=1, retention_ms=KEPT_MS)
+        produce(cluster, topic, 0, 100)
+        admin.roll_topic(topic)
+    wait(lambda: start_of(cluster, topic) == 100)
+
+
 def test_retention_waits_for_whom_holds(spark: SparkSession, kept: LocalCluster) -> None:
     create(kept, "held", partitions=2)
     produce(kept, "held", 0, 1_000)
@@ -50,7 +59,7 @@ def test_retention_waits_for_whom_holds(spark: SparkSession, kept: LocalCluster)
             (described,) = admin.describe_topics(["held"])
         assert [each.owner for each in described.holds] == ["a job"]
         produce(kept, "held", 1_500, 1_600)
-        time.sleep(2 * KEPT_MS / 1000)
+        until_retention_took(kept, "not-held")
         assert start_of(kept, "held") == 0
         rows = icecore_spark.read(spark, "held", bootstrap=kept.bootstrap, asOf=held.as_of)
         assert rows.select("partition", "offset").distinct().count() == rows.count() == 1_500
@@ -86,7 +95,7 @@ def test_a_query_goes_on_over_segments_that_are_merged_and_retire(
             wait(lambda: not admin.describe_tiering(["merged"]).topics[0].stale_tables)
             admin.alter_topic("merged", retention_ms=KEPT_MS)
         produce(kept, "merged", 2_100, 2_200)
-        time.sleep(2 * KEPT_MS / 1000)
+        until_retention_took(kept, "not-merged")
         assert rows.select("offset").distinct().count() == rows.count() == 2_100
         now = icecore_spark.read(spark, "merged", bootstrap=kept.bootstrap)
         assert len(now.inputFiles()) == 1 and now.count() == 2_200
@@ -104,18 +113,18 @@ def wait(is_so: Callable[[], bool]) -> None:
 
 def test_a_hold_is_renewed_while_a_job_works(kept: LocalCluster) -> None:
     create(kept, "renewed", partitions=1)
-    with icecore_spark.hold("renewed", bootstrap=kept.bootstrap, hold_s=1) as held:
-        time.sleep(2.5)
-        with Admin(kept.bootstrap) as admin:
-            (described,) = admin.describe_topics(["renewed"])
-        assert len(described.holds) == 1
-    held.close()
     with Admin(kept.bootstrap) as admin:
-        (described,) = admin.describe_topics(["renewed"])
-        assert not described.holds
-        admin.hold_snapshot("renewed", 1)
-        time.sleep(1.5)
-        assert not admin.describe_topics(["renewed"])[0].holds, "it ends by itself"
+
+        def owners() -> list[str]:
+            (described,) = admin.describe_topics(["renewed"])
+            return [each.owner for each in described.holds]
+
+        with icecore_spark.hold("renewed", bootstrap=kept.bootstrap, hold_s=1, owner="job") as held:
+            admin.hold_snapshot("renewed", 1_000, owner="nobody")
+            assert owners() == ["job", "nobody"]
+            wait(lambda: owners() == ["job"])  # what is not renewed ends by itself
+        held.close()
+        assert not owners()
 
 
 def test_wrong_holds(spark: SparkSession, kept: LocalCluster) -> None:
