@@ -2,10 +2,11 @@
 
     python -m tests.support.spark_pipeline BOOTSTRAP FOLDER RECORDS_PER_BATCH
 
-Ends by itself when all that there was at its start is read. Checkpoints and the table are in the
-folder.
+Ends by itself when all that there was at its start is read, and says then what the table holds:
+``values.json``. Checkpoints and the table are in the folder.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def main(bootstrap: str, folder: Path, records: str) -> None:
         conf={
             "spark.ui.enabled": "false",
             "spark.driver.memory": "512m",
+            "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",  # docs/SPARK.md
         },
@@ -49,6 +51,9 @@ def main(bootstrap: str, folder: Path, records: str) -> None:
     )
     table.awaitTermination()
     topic.awaitTermination()
+    # By Spark, which knows what of the files was committed.
+    rows = spark.read.parquet(str(folder / "table")).collect()
+    (folder / "values.json").write_text(json.dumps([row.value for row in rows]))
 
 
 if __name__ == "__main__":
