@@ -34,6 +34,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where groups were asked for and xdist forgot them, as it did with pytest 9.2."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    for item in session.items:
+        group = item.get_closest_marker("xdist_group")
+        if group is not None and "@" not in item.nodeid:
+            raise pytest.UsageError(
+                f"pytest-xdist forgets the group of {item.nodeid}: `make setup`"
+            )
+
+
 def _has_module_fixture(item: pytest.Item) -> bool:
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no other way
     return any(each.scope == "module" for found in definitions.values() for each in found)

@@ -40,6 +40,10 @@ def is_created(admin: Admin, topic: str) -> bool:
     return True
 
 
+def is_sealed(admin: Admin, topic: str) -> bool:
+    return any(each.end_offset >= 0 for each in admin.list_segments(topic))
+
+
 def found(bootstrap: str) -> list[bytes | None]:
     with Lookup(bootstrap, "t") as lookup:
         page = lookup.find(keys=[b"k"])
@@ -55,7 +59,7 @@ def test_new_clients_begin_at_a_node_while_no_coordinator_answers(tmp_path: Path
             produce(node, b"0", b"1")
             admin.roll_topic("t")
             produce(node, b"2")
-            assert any(each.end_offset >= 0 for each in admin.list_segments("t"))
+            asyncio.run(until(lambda: is_sealed(admin, "t"), 20))
         cluster.kill_coordinator()
         produce(node, b"3")
         icecore(node, "produce", "t", given="4\n")

@@ -33,6 +33,9 @@ WAIT_MS = 60_000
 """Of all waits that a clean stop must not need. Far above the bounds, which so tell a wait in vain
 from a slow machine."""
 
+# Short waits would hide one in vain: they come from the environment, before the settings below.
+pytestmark = pytest.mark.default_timing
+
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Healed]:

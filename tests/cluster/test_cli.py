@@ -20,6 +20,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from icecore.blocking import Producer
 from icecore.cli.app import main
 from icecore.dev import METRICS_PORT_OFFSET, LocalCluster
 from tests.support.fast import FAST
@@ -381,11 +382,14 @@ def test_verify_finds_flipped_bits(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster:
         cli = Cli(cluster.bootstrap)
         cli("topic", "create", "t", "-p", "1")
-        cli("produce", "t", stdin="a\nb\n")
-        cli("topic", "roll", "t")
-        wait_sealed(cli, "t")
-        cli("produce", "t", stdin="c\n")
-        cli("produce", "t", stdin="d\n")
+        with Producer(cluster.bootstrap) as producer:
+            for number in range(2):
+                producer.send("t", b"%d" % number)
+            producer.flush()
+            cli("topic", "roll", "t")
+            wait_sealed(cli, "t")
+            for number in range(2, 4):
+                producer.send("t", b"%d" % number).result(60)  # a batch each
         assert cluster.stop() == []
     data = tmp_path / "node-1"
     report = cli.json("segment", "verify", str(data))

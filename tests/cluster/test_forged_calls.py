@@ -13,7 +13,7 @@ import pytest
 from icecore import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
-from icecore.model import SegmentState
+from icecore.model import NodeState, SegmentState
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import coordinator_pb2 as pb
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
@@ -21,6 +21,7 @@ from tests.stranger import FORGED, NOBODY, Known, Stranger
 
 RECORDS = 150
 ABSURD = (1 << 63) - 1
+DOWN = {NodeState.DOWN}
 
 
 @dataclass
@@ -266,7 +267,11 @@ async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) 
         known = await scene.look()
         for node_id in known.nodes:
             cluster.kill_node(node_id)
-        await asyncio.sleep(1.5)  # a stream that broke makes a node DOWN after half a second
+        async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
+            while {  # noqa: ASYNC110 - others decide
+                each.node.state for each in (await admin.describe_cluster()).nodes
+            } != DOWN:
+                await asyncio.sleep(0.1)
         refusals = []
         for node_id in known.nodes:
             incarnation, error = await scene.stranger.register(known, node_id)
