@@ -24,7 +24,10 @@ TOPIC = "from-go"
 BUILD_S = 300
 RUN_S = 90
 
-pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="needs Go")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("go") is None, reason="needs Go"),
+    pytest.mark.timeout(BUILD_S + 2 * RUN_S),  # the first of them waits for the build
+]
 
 
 def go(folder: Path, *command: str) -> None:
