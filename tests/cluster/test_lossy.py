@@ -50,7 +50,7 @@ async def test_lost_segment_is_skipped_only_when_an_admin_says_so(
     own_cluster: LocalCluster,
 ) -> None:
     cluster = own_cluster
-    log = await filled(cluster)
+    log, _ = await with_active(cluster, await filled(cluster))
     lost = await a_sealed_one(cluster)
     async with Admin(cluster.bootstrap) as admin:
         with pytest.raises(InvalidRequestError, match="verified copies"):
