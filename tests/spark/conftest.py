@@ -34,7 +34,7 @@ JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData
 """Of every JVM, those of submitted scripts and executors included: they live for seconds, in which
 the optimising compiler and the threads of another collector cost more than they save."""
 
-TIMEOUT_S = 400
+TIMEOUT_S = 900
 """Of a test, whose first one starts a JVM and a cluster, perhaps on a busy machine."""
 
 

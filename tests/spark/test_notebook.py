@@ -3,6 +3,7 @@ installed, else its cells one after the other."""
 
 import json
 import os
+from importlib.util import find_spec
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,11 +18,10 @@ def test_the_notebook_is_kept_without_outputs() -> None:
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in cells)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib: the extra demo")
 def test_the_notebook_runs(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     monkeypatch.chdir(ROOT / "examples")
     monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"])
     notebook = json.loads(NOTEBOOK.read_text())
