@@ -265,6 +265,8 @@ async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) 
         )
         await until_whole(cluster, "disks")  # a copy that came late would not be missed
         known = await scene.look()
+        for node_id in known.nodes:  # all stand still first: nobody seals without the dead ones
+            cluster.node(node_id).pause()
         for node_id in known.nodes:
             cluster.kill_node(node_id)
         async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
