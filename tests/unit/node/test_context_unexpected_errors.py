@@ -13,6 +13,7 @@ from icecore.model import NodeInfo
 from icecore_node.context import Identity, NodeContext, Peers, Tasks, end_task
 from icecore_node.link.coordinator_link import _Batcher
 from icecore_node.roles.receiver import LeaderLink
+from icecore_node.timing import NodeTiming
 
 
 class Broken(Exception):
@@ -62,7 +63,10 @@ async def test_a_stream_to_a_leader_is_opened_again_whatever_broke_it() -> None:
             again.set()
         raise Broken
 
-    shared = context(net=SimpleNamespace(open_stream=open_stream), peers=Peers())
+    waits = SimpleNamespace(timing=NodeTiming(reconnect_ms=10))
+    shared = context(
+        net=SimpleNamespace(open_stream=open_stream), peers=Peers(), settings=cast(Any, waits)
+    )
     shared.peers.learn(NodeInfo(2, "two", 1))
     link = LeaderLink(shared, 2)
     link.attach(cast(Any, SimpleNamespace(replica=SimpleNamespace(segment_id=1))))
