@@ -8,6 +8,7 @@ import pytest
 
 from icecore_node.tiering.obstore_store import StoreSettings
 from tests.support.s3 import BUCKET, REGION, S3Server, s3_credentials
+from tests.support.s3_servers import SERVERS
 
 SMALL_DISK_BYTES = 48 << 20
 """RocksDB alone preallocates 17 MiB of it."""
@@ -34,13 +35,29 @@ def s3(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> StoreSettings:
     """Of a store with a prefix of its own on ``s3_server``."""
+    return prefix_on(s3_server, request, monkeypatch)
+
+
+@pytest.fixture(params=["folder", *SERVERS])
+def store_settings(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> StoreSettings:
+    """Of a local folder and of each S3 server in turn."""
+    if request.param == "folder":
+        return StoreSettings(url=f"file://{tmp_path}/tier")
+    return prefix_on(request.getfixturevalue(request.param), request, monkeypatch)
+
+
+def prefix_on(
+    server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> StoreSettings:
+    """Settings for a prefix that only this test uses."""
     for name, value in s3_credentials().items():
         monkeypatch.setenv(name, value)
-    prefix = f"{abs(hash(request.node.nodeid))}"
     return StoreSettings(
-        url=f"s3://{BUCKET}/{prefix}",
+        url=f"s3://{BUCKET}/{abs(hash(request.node.nodeid))}",
         region=REGION,
-        endpoint=s3_server.endpoint,
+        endpoint=server.endpoint,
         retries_max=1,
         retry_ms_max=2000,
     )

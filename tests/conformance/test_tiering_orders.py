@@ -7,7 +7,6 @@ uploaded and committed; what programs with no process of ours then read is what 
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import duckdb
 import polars
@@ -26,28 +25,24 @@ from icecore_node.tiering.object_store import (
 from icecore_node.tiering.obstore_store import StoreSettings
 from icecore_node.tiering.opening import open_tier
 from tests.conformance.log_builder import CLUSTER, TOPIC
+from tests.support.s3_servers import SERVERS
 from tests.support.tiered import records_of
 from tests.support.upload_setup import SEGMENT, UploadNode
 
 SECOND = SegmentId(SEGMENT + 1)
 
 
-@pytest.fixture(params=["folder", "S3"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSettings:
-    if request.param == "folder":
-        return StoreSettings(url=f"file://{tmp_path}/tier")
-    found: StoreSettings = request.getfixturevalue("s3")
-    return found
-
-
 @pytest.fixture
-async def node(settings: StoreSettings) -> AsyncIterator[UploadNode]:
+async def node(store_settings: StoreSettings) -> AsyncIterator[UploadNode]:
     executor = ThreadExecutor(reader_threads=2)
-    yield UploadNode(open_tier(settings, executor))
+    yield UploadNode(open_tier(store_settings, executor))
     executor.close()
 
 
-async def test_uploaded_committed_read_and_swept(node: UploadNode, settings: StoreSettings) -> None:
+async def test_uploaded_committed_read_and_swept(
+    node: UploadNode, store_settings: StoreSettings
+) -> None:
+    settings = store_settings
     await node.ready()
     segments = {SEGMENT: node.sealed(), SECOND: node.sealed(SECOND)}
     copies = {}
@@ -91,6 +86,7 @@ def _check_others(node: UploadNode, settings: StoreSettings, wanted: list[object
     ]
 
 
+@pytest.mark.parametrize("s3_server", SERVERS, indirect=True)
 async def test_settings_that_are_wrong_say_so(
     s3: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ from icecore_node.tiering.topic_table import TopicTable
 from tests.conformance.topic_table_suite import OpenTable, TopicTableConformance
 from tests.simulation.object_store import SimBucket
 from tests.simulation.topic_table import SimTopicTable
+from tests.support.s3_servers import SERVERS
 from tests.support.tiered import (
     FACTS,
     Source,
@@ -103,14 +104,10 @@ class Place:
         return self.table.bring_to(PARTITION, revision, paths, files, NOW_MS)
 
 
-@pytest.fixture(params=["folder", "S3"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    if request.param == "folder":
-        settings = StoreSettings(url=f"file://{tmp_path}/tier")
-    else:
-        settings = request.getfixturevalue("s3")
+@pytest.fixture
+async def place(store_settings: StoreSettings) -> AsyncIterator[Place]:
     executor = ThreadExecutor(reader_threads=2)
-    yield Place(settings, executor)
+    yield Place(store_settings, executor)
     executor.close()
 
 
@@ -252,6 +249,7 @@ async def test_a_checkpoint_keeps_files_and_revisions(
     assert polars_rows(place) == source_rows([source])
 
 
+@pytest.mark.parametrize("s3_server", SERVERS, indirect=True)
 async def test_a_store_that_is_away_or_refuses(
     s3: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
