@@ -109,7 +109,7 @@ def tiering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three nodes with an object store. Who kills one of them takes ``mortal``."""
     settings = {"lease_ms": LEASE_MS}
     folder = tmp_path_factory.mktemp("tiering")
-    with with_bucket(folder, 3, coordinator_settings=settings) as started:
+    with with_bucket(folder, 3, is_link=True, coordinator_settings=settings) as started:
         yield started
 
 

@@ -17,6 +17,7 @@ from icecore.dev import LocalCluster
 from icecore.spark.jobs import arguments, reconcile
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
+from tests.spark.clusters import plain_url
 
 RECORDS = 3_000
 TOPIC = "reconciled"
@@ -34,7 +35,7 @@ def tiered(tiering: LocalCluster) -> tuple[LocalCluster, str]:
         _wait(lambda: sum(bool(each.is_tiered) for each in admin.list_segments(TOPIC)) >= 2)
         _wait(lambda: not admin.describe_tiering([TOPIC]).topics[0].stale_tables)
         fill(tiering, range(RECORDS, RECORDS + 500))
-        return tiering, admin.describe_tiering().tier_url
+        return tiering, plain_url(tiering)
 
 
 def fill(cluster: LocalCluster, numbers: range) -> None:

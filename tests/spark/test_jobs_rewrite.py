@@ -15,6 +15,7 @@ from icecore.dev import LocalCluster
 from icecore.spark.jobs import arguments
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
+from tests.spark.clusters import plain_url
 
 RECORDS = 12_000
 HOT = 100
@@ -39,7 +40,7 @@ def tiered(tiering: LocalCluster) -> tuple[LocalCluster, str]:
         admin.roll_topic(TOPIC)
         _wait(lambda: is_remote(admin))
         fill(tiering, range(RECORDS, RECORDS + HOT))
-        return tiering, admin.describe_tiering().tier_url
+        return tiering, plain_url(tiering)
 
 
 def fill(cluster: LocalCluster, numbers: range) -> None:

@@ -20,7 +20,7 @@ from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError
 from icecore.spark.columns import SCHEMA
 from icecore.tier_records import topic_folder
-from tests.spark.clusters import with_bucket
+from tests.spark.clusters import PATTERN, with_bucket
 from tests.support.fast import FAST
 from tests.support.tier_places import until, until_tiered
 
@@ -235,7 +235,7 @@ def test_an_object_that_is_gone_ends_the_query(spark: SparkSession, tiering: Loc
     lenient = read(spark, tiering, "holes", failOnDataLoss=False)
     with Admin(tiering.bootstrap) as admin:
         found = admin.describe_tiering(["holes"]).topics[0].topic_id
-    bucket = tiering.folder.parent / "bucket [1]{a,b}"
+    bucket = tiering.folder.parent / PATTERN
     first = min(bucket.glob(f"{topic_folder(found)}/0/*.parquet"))
     first.unlink()
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
