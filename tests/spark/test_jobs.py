@@ -18,6 +18,7 @@ from icecore.spark.jobs import arguments
 from icecore.spark.jobs.ledger import Ledger
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
+from tests.support import rotation
 
 FIELDS = "n int, kind string"
 
@@ -80,6 +81,10 @@ CRASHES = [
     ("note_done", True, 2),
     ("note_done", False, 2),
 ]
+LATEST_CRASHES = rotation.take(
+    "spark: crashes of latest", [*CRASHES[:3], ("note_done", True, 1)], 2
+)
+EXPORT_CRASHES = rotation.take("spark: crashes of export", CRASHES, 2)
 
 
 # --- latest -------------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def test_latest_follows_the_topic(
     assert sorted(folders) == ["version=000001", "version=000002"]
 
 
-@pytest.mark.parametrize(("method", "before", "at"), [*CRASHES[:3], ("note_done", True, 1)])
+@pytest.mark.parametrize(("method", "before", "at"), LATEST_CRASHES)
 def test_latest_is_killed(
     spark: SparkSession,
     cluster: LocalCluster,
@@ -198,7 +203,7 @@ def test_export_and_its_quarantine(
     assert spark.read.parquet(made.output).count() == 301
 
 
-@pytest.mark.parametrize(("method", "before", "at"), CRASHES)
+@pytest.mark.parametrize(("method", "before", "at"), EXPORT_CRASHES)
 def test_export_is_killed(
     spark: SparkSession,
     cluster: LocalCluster,

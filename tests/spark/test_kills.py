@@ -114,6 +114,7 @@ def ends_well(cluster: LocalCluster, folder: Path) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.every(2, turn=1)
 @pytest.mark.timeout(600 + 120 * KILLS)
 def test_each_record_once_over_kills(tiering: LocalCluster, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)

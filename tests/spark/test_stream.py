@@ -100,6 +100,7 @@ def until_committed(query: StreamingQuery, folder: Path, batches: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.every(2, turn=0)
 def test_stopped_query_sees_each_record_once(
     spark: SparkSession, mortal: LocalCluster, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_stopped_query_sees_each_record_once(
     assert numbers(spark, tmp_path) == Counter(range(3_500))
 
 
+@pytest.mark.every(2, turn=0)
 def test_stopped_writes_leave_each_record_once(
     spark: SparkSession, mortal: LocalCluster, tmp_path: Path
 ) -> None:
