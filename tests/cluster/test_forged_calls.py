@@ -7,6 +7,7 @@ message or a few must not cost a record, nor a partition its service.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import coordinator_pb2 as pb
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 from tests.stranger import FORGED, NOBODY, Known, Stranger
+from tests.support.clusters import NODES, kill_together, running
 
 RECORDS = 150
 ABSURD = (1 << 63) - 1
@@ -94,18 +96,26 @@ async def test_seal_of_a_single_copy(shared_cluster: LocalCluster) -> None:
         await net.close()
 
 
-async def test_digests(scene: Scene) -> None:
-    segment = (await scene.look()).segment
-    await scene.roll()
-    known = await scene.look()
-    for node_id in segment.replicas:  # two of them agree: what is set now is wrong for ever
-        await scene.stranger.report_digests(known, segment.segment_id, node_id)
-    async with asyncio.timeout(60):
-        while "differs" not in str(await scene.pages()):  # noqa: ASYNC110 - others decide
-            await asyncio.sleep(0.2)
-    await scene.is_alive()
-    async with Admin(scene.cluster.bootstrap) as admin:
-        assert len((await admin.list_segments(scene.topic))[0].replicas) == 3
+async def test_digests(tmp_path: Path) -> None:
+    """The stranger is first: nodes wait for some seconds of calm before they tell theirs."""
+    calm = {"timing": {"digest_calm_ms": 5_000}}
+    net = GrpcNet()
+    try:
+        with running(LocalCluster(tmp_path / "cluster", NODES, node_settings=calm)) as cluster:
+            scene = await make_scene(cluster, net, "forged-digests")
+            segment = (await scene.look()).segment
+            await scene.roll()
+            known = await scene.look()
+            for node_id in segment.replicas:  # two agree: what is set now is wrong for ever
+                await scene.stranger.report_digests(known, segment.segment_id, node_id)
+            async with asyncio.timeout(60):
+                while "differs" not in str(await scene.pages()):  # noqa: ASYNC110 - others decide
+                    await asyncio.sleep(0.2)
+            await scene.is_alive()
+            async with Admin(cluster.bootstrap) as admin:
+                assert len((await admin.list_segments(scene.topic))[0].replicas) == 3
+    finally:
+        await net.close()
 
 
 async def test_write_back_of_a_sealed_segment(scene: Scene) -> None:
@@ -265,10 +275,7 @@ async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) 
         )
         await until_whole(cluster, "disks")  # a copy that came late would not be missed
         known = await scene.look()
-        for node_id in known.nodes:  # all stand still first: nobody seals without the dead ones
-            cluster.node(node_id).pause()
-        for node_id in known.nodes:
-            cluster.kill_node(node_id)
+        kill_together(cluster, known.nodes)
         async with Admin(cluster.bootstrap) as admin, asyncio.timeout(60):
             while {  # noqa: ASYNC110 - others decide
                 each.node.state for each in (await admin.describe_cluster()).nodes

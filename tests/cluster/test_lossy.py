@@ -26,6 +26,7 @@ from tests.cluster.test_damage import (
     with_active,
 )
 from tests.cluster.traffic import create, numbered, produce, read_all
+from tests.support.clusters import kill_together
 
 
 def icecore(cluster: LocalCluster, *arguments: str) -> str:
@@ -87,8 +88,7 @@ async def test_undecidable_segment_ends_at_the_longest_copy_left(
     cluster = healed_cluster
     log, active = await with_active(cluster, await filled(cluster))
     files = {node_id: file_of(cluster, node_id, active) for node_id in (1, 2)}
-    for node_id in (1, 2, 3):
-        cluster.kill_node(node_id)
+    kill_together(cluster, (1, 2, 3))
     for path in files.values():  # two of three: any acknowledged record may have been on these
         assert truncate(path, random.Random(6))
     for node_id in (1, 2, 3):
@@ -110,8 +110,7 @@ async def test_logs_that_no_disk_vouches_for_still_give_back_every_record(
 ) -> None:
     cluster = own_cluster
     log, active = await with_active(cluster, await filled(cluster, records=500))
-    for node_id in (1, 2, 3):
-        cluster.kill_node(node_id)
+    kill_together(cluster, (1, 2, 3))
     for node_id in (1, 2, 3):  # as after a sync that failed: what is not sealed is UNKNOWN
         with sqlite3.connect(cluster.folder / f"node-{node_id}" / "control.db") as control:
             control.execute("INSERT INTO meta VALUES ('poisoned', CAST('fsync: a test' AS BLOB))")

@@ -7,7 +7,7 @@ leave damage behind, need settings, or stop everything anyway.
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,15 @@ def end(cluster: LocalCluster) -> None:
     Where the run measures coverage they are stopped cleanly: only so do servers write their data.
     """
     cluster.stop(kill="COVERAGE_PROCESS_START" not in os.environ)
+
+
+def kill_together(cluster: LocalCluster, node_ids: Iterable[int]) -> None:
+    """SIGKILL nodes that all stand still first: none sees another one die, and nobody seals."""
+    nodes = list(node_ids)
+    for node_id in nodes:
+        cluster.node(node_id).pause()
+    for node_id in nodes:
+        cluster.kill_node(node_id)
 
 
 def check_logs(cluster: LocalCluster) -> None:
