@@ -1,6 +1,7 @@
 """What the tests of a run have recorded, and the tables made of it. Pure but for reading lines."""
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,8 @@ class Records:
         match line:
             case {"collected": int(count), "waiting": list(waiting)}:
                 self.collected = max(self.collected, count)
-                self.waiting.update(waiting)
+                # Some processes know a test with its group behind the name: ``…::test@group``.
+                self.waiting.update(re.sub(r"@[\w-]+$", "", name) for name in waiting)
             case {"began": str(name)}:
                 self.running[path] = name
             case {"ended": str(name), "outcome": str(outcome)}:

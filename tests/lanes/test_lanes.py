@@ -100,7 +100,9 @@ def test_a_status_is_handed_on(tmp_path: Path) -> None:
 
 def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
     found, path = Records(tmp_path), tmp_path / "1.jsonl"
-    path.write_text('{"collected": 2, "waiting": ["x"]}\n{"began": "tests/unit/a.py::b"}\n')
+    path.write_text(
+        '{"collected": 2, "waiting": ["x@group-a", "x"]}\n{"began": "tests/unit/a.py::b"}\n'
+    )
     with path.open("a") as lines:
         lines.write('{"ended": "tests/unit/a.')
     assert found.refresh() == []

@@ -219,7 +219,7 @@ def test_the_clients_own_thread_does_not_wait_for_itself(cluster: FakeCluster) -
 def test_a_client_that_could_not_be_made_leaves_nothing(cluster: FakeCluster) -> None:
     for _ in range(2):
         with pytest.raises(UnknownTopicError):
-            blocking.Consumer(cluster.bootstrap, "never", timeout_s=0.1)
+            blocking.Consumer(cluster.bootstrap, "never", timeout_s=1.0)
     with pytest.raises(TypeError):
         blocking.Producer(cluster.bootstrap, unknown=1)
     with blocking.Consumer(cluster.bootstrap, "t", stop_at_end=True) as consumer:

@@ -20,8 +20,8 @@ from icecore.errors import (
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 20
-GIVEN_S = 0.3
-ENDED_S = 2.0
+GIVEN_S = 1.0
+ENDED_S = 5.0
 """Far less than any time that nobody gave."""
 
 
