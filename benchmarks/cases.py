@@ -40,7 +40,7 @@ APIS = ("columns", "records")
 
 
 def is_ours(system: str) -> bool:
-    """Whether it is a cluster of this project."""
+    """Return whether the system is a cluster of this project."""
     return system in OURS or system == BASE
 
 

@@ -38,7 +38,7 @@ LIMIT_MIB, LIMIT_RUNS = 128, 3
 TAKEN_BYTES_S = 3 * GIB // 2
 """New memory that a measurement takes at most: what all replicas write."""
 LEAST_S = 0.5
-"""Of round trips."""
+"""Number of round trips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class Runner:
         return last
 
     def _tree(self, system: str) -> Tree:
-        """Whose code serves and measures a system."""
+        """The tree whose code serves and measures a system."""
         if system != BASE:
             return Tree(ROOT, "this tree")
         if self._base is None:

@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What is there for the whole run is never garbage: nobody looks through it again and again."""
+    """Freeze all collected objects: they live for the whole run, so the collector can skip them."""
     gc.collect()
     gc.freeze()
 

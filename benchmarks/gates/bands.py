@@ -20,20 +20,20 @@ from benchmarks.gates.gate import Gate, Run
 
 BANDS_FILE: Final = Path(__file__).with_name("bands.json")
 RUNS_MIN: Final = 5
-"""Of a band that binds."""
+"""A band with fewer runs binds nobody."""
 REACH: Final = 2.0
 SLACK_MIN: Final = 0.05
 OUTSIDE_MAX: Final = 0.05
 """How likely the true median is outside of an interval, where there are six values or more."""
 OTHERS_SHARE_MAX: Final = 0.5
-"""With more of the machine for others nothing can be said."""
+"""A larger share of the machine for other programs makes a time ratio meaningless."""
 
 OK, RED, ABOVE, SHOWN, SKIPPED, REFUSED = "ok", "red", "above", "shown", "skipped", "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Of one gate on one machine."""
+    """The band of one gate on one machine."""
 
     low: float
     high: float
@@ -41,12 +41,12 @@ class Band:
     values: tuple[float, ...]
     """The median of each run."""
     others_share: float
-    """That others used of the machine meanwhile."""
+    """Share of the machine that other programs used meanwhile."""
     date: str
     commit: str
 
     def binds(self, gate: Gate) -> bool:
-        """Whether a value below it is red: it has enough runs, on a machine that was ours."""
+        """Return whether a lower value is red: enough runs, on an undisturbed machine."""
         return self.runs >= RUNS_MIN and not is_too_busy(gate, self.others_share)
 
     def widened(self, gate: Gate, others_share: float) -> tuple[float, float]:
@@ -58,7 +58,7 @@ class Band:
 
 
 def is_too_busy(gate: Gate, others_share: float) -> bool:
-    """Whether others leave so little of the machine that a figure says nothing."""
+    """Return whether other programs leave too little of the machine for this gate."""
     return gate.is_of_time and others_share > OTHERS_SHARE_MAX
 
 
@@ -74,7 +74,7 @@ def band_of(values: Sequence[float], others_share: float, date: str, commit: str
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the true median is, by the order of the values; all of them when they are few."""
+    """The confidence interval of the median by order statistics; the whole range of few values."""
     ordered, count = sorted(values), len(values)
     outside, cut = 0.0, 0
     for number in range(count // 2):
@@ -138,7 +138,7 @@ class Judged:
 
 
 def judge(gate: Gate, runs: Sequence[Run], turns: int, band: Band | None) -> Judged:
-    """What the runs say."""
+    """Judge a gate by its runs and its band."""
     by_run = [found for run in runs if (found := gate.values(run, turns))]
     if not by_run:
         return Judged(gate, band=band)
@@ -174,7 +174,7 @@ def read(path: Path | None = None) -> dict[str, dict[str, Band]]:
 
 
 def write(bands: Bands, path: Path | None = None) -> None:
-    """In the order of machines and gates, a line for each gate; likewise."""
+    """Write all bands, ordered by machine and gate, one line for each gate."""
     machines = []
     for machine, gates in sorted(bands.items()):
         lines = [

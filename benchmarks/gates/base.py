@@ -30,7 +30,7 @@ class BaseError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Which code a child process runs."""
+    """The code that a child process runs."""
 
     root: Path
     commit: str
@@ -41,12 +41,12 @@ class Tree:
         return [self.python, "-m", module, *options]
 
     def environment(self) -> dict[str, str]:
-        """With the folders of this tree in front of what is installed."""
+        """The environment of a child, whose imports look into this tree first."""
         folders = (self.root, *(self.root / each for each in PRODUCT[1:]))
         return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
     def check(self) -> None:
-        """See that it can be imported, and is what is imported.
+        """Check that Python imports this tree, and no other one.
 
         Raises:
             BaseError: It is not.
@@ -107,7 +107,7 @@ def check_out(commit: str, python: str = sys.executable, repository: Path = ROOT
 
 
 def _is_at(folder: Path, commit: str) -> bool:
-    """Whether this is a whole worktree of the commit, with nothing changed in it."""
+    """Return whether the folder is an unchanged worktree of the commit."""
     if not (folder / ".git").exists():
         return False
     if _git(folder, "rev-parse", "HEAD").stdout.strip() != commit:
@@ -117,7 +117,7 @@ def _is_at(folder: Path, commit: str) -> bool:
 
 
 def is_same_product(tree: Tree, repository: Path = ROOT) -> bool:
-    """Whether both sides are the same program, so that their ratio shows noise alone."""
+    """Return whether both trees hold the same product, so that a ratio shows noise alone."""
     done = _git(repository, "diff", "--quiet", tree.commit, "--", *PRODUCT)
     return done.returncode == 0
 
@@ -179,7 +179,7 @@ class BaseCluster:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of coordinator and nodes."""
+        """Pids by name of the coordinator and the nodes."""
         return dict(self._about["pids"])
 
     def lacks(self, case: Case) -> str:
@@ -195,7 +195,7 @@ class BaseCluster:
         self._ask("delete_topic", topic)
 
     def hold(self) -> bool:
-        """See ``System``: it is stopped instead, as ours is."""
+        """Refuse, so that the runner stops this cluster, as it stops ours."""
         return False
 
     def go_on(self) -> None:

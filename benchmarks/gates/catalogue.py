@@ -44,7 +44,7 @@ from benchmarks.gates.workloads import (
 )
 
 SLOW_TURNS = 2
-"""Of what takes minutes: a base in front of ours, then behind it."""
+"""Turns of a measurement that takes minutes: the base first, then the base last."""
 
 
 def _cpu(name: str, about: str, of: str) -> Gate:

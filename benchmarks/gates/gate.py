@@ -25,21 +25,21 @@ COLD: Final = "cold_reads"
 
 RATIO: Final = "ratio"
 BASE_PREFIX: Final = "base_"
-"""Of gates that divide by the base tree, and of its measurements."""
+"""Prefix of gates that divide by the base tree, and of its measurements."""
 PROCESSOR_TIME: Final = "cpu_s_per_gb"
-"""Of all processes of a system and its client, for 10^9 bytes of values."""
+"""Processor seconds of a system and its client for 10^9 bytes of values."""
 TURNS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is measured once in each turn."""
+    """One measurement, which each turn repeats."""
 
     on: str
     """A system, or one of the names above."""
     case: Case
     is_base: bool = False
-    """Whether the code of the base tree is measured, client included."""
+    """Return whether this measures the base tree, client included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Outcome:
 
     figures: Mapping[str, float]
     others_share: float = 0.0
-    """Of the machine's processors, that others used meanwhile."""
+    """Share of the processors that other programs used meanwhile."""
 
 
 Turn = Mapping[str, Outcome]
@@ -64,12 +64,12 @@ class Gate:
     about: str
     """For the table of figures."""
     of: str
-    """Whose figure."""
+    """The measurement that has the figure."""
     figure: str = "records_s"
     over: str = ""
     """By whose it is divided; empty = by nobody's."""
     over_figure: str = ""
-    """What it is called there, where it has another name."""
+    """The name of the figure in the other measurement, where it differs."""
     unit: str = RATIO
     is_small_good: bool = False
     """Then the ratio is turned over."""
@@ -81,26 +81,26 @@ class Gate:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether a band can bind it."""
+        """Return whether a band can bind this gate."""
         return self.unit == RATIO
 
     @property
     def is_over_base(self) -> bool:
-        """Whether it compares this tree with the base tree."""
+        """Return whether the gate compares this tree with the base tree."""
         return self.name.startswith(BASE_PREFIX)
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether it divides by what the machine can do instead of by another system."""
+        """Return whether the gate divides by a limit of the machine and not by a system."""
         return self.over in (LIMIT, LEAST)
 
     @property
     def is_of_time(self) -> bool:
-        """Whether waiting counts: then others who use the machine move it."""
+        """Return whether the figure counts waiting, which other programs lengthen."""
         return self.figure != PROCESSOR_TIME
 
     def value(self, turn: Turn) -> float | None:
-        """In one turn; None where a measurement or its figure is missing."""
+        """The value of one turn; None where a measurement or its figure is missing."""
         if not self.needs <= turn.keys():
             return None
         found = turn[self.of].figures.get(self.figure)
@@ -128,7 +128,7 @@ class Gate:
         return [known[i] for i in sorted(best)]
 
     def values(self, run: Run, turns: int) -> list[float]:
-        """Of the turns that count."""
+        """The values of the turns that count."""
         found = (self.value(turn) for turn in self.chosen(run, turns))
         return [value for value in found if value is not None]
 
@@ -146,14 +146,14 @@ def shown(name: str, about: str, of: str, figure: str, unit: str) -> Gate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is measured in turns, and the gates on it."""
+    """Measurements that take turns, and the gates on them."""
 
     measurements: Mapping[str, Measurement]
     gates: tuple[Gate, ...]
     turns: int = TURNS
 
     def only(self, names: Iterable[str]) -> "Group":
-        """With these gates only, and with what they need."""
+        """The group with only these gates and their measurements."""
         wanted = set(names)
         gates = tuple(gate for gate in self.gates if gate.name in wanted)
         needed = {each for gate in gates for each in gate.needs}
@@ -161,7 +161,7 @@ class Group:
         return replace(self, measurements=kept, gates=gates)
 
     def beside_base(self, *gates: Gate) -> "Group":
-        """With gates that divide a figure by the same one of the base tree.
+        """Add gates that divide a figure by the base tree's.
 
         Args:
             gates: As they would be without the base; ``base_`` is put before their names.

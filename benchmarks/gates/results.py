@@ -1,4 +1,4 @@
-"""What the gates have brought: verdicts, the lines of the file of results, and new bands."""
+"""Results of the gates: verdicts, the lines of the results file, and new bands."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ EXIT_RED, EXIT_REFUSED = 1, 2
 
 @dataclass(slots=True)
 class Results:
-    """Of some groups, in order."""
+    """The results of some groups, in order."""
 
     bands: Bands
     machine: str
     judged: list[Judged] = field(default_factory=list)
     measured: list[dict[str, Any]] = field(default_factory=list)
-    """What the values are made of: a line for each measurement."""
+    """One line for each measurement behind the values."""
 
     def take(self, group: Group, runs: Sequence[Run]) -> None:
-        """What the runs of a group have brought. Values of its gates are printed."""
+        """Add the runs of a group, and print the values of its gates."""
         for name, measurement in group.measurements.items():
             found = [turn[name] for run in runs for turn in run if name in turn]
             if not found:
@@ -47,7 +47,7 @@ class Results:
             print(self.judged[-1].line(), flush=True)
 
     def status(self) -> int:
-        """Of the process."""
+        """The exit status of the process."""
         verdicts = {each.verdict for each in self.judged}
         if RED in verdicts:
             return EXIT_RED

@@ -29,7 +29,7 @@ from benchmarks.others import Others
 from benchmarks.runner import Runner, progress
 
 DISTURBANCE_MAX: Final = 0.15
-"""Of the machine's processors, between the two sides of a turn."""
+"""Largest difference between the two sides of a turn, as a share of the processors."""
 
 
 def measure_group(runner: Runner, group: Group, count: int, runs: list[Run]) -> None:
@@ -69,7 +69,7 @@ def measure_run(runner: Runner, group: Group, missing: set[str]) -> Run:
 
 
 def is_enough(group: Group, turns: Sequence[Turn]) -> bool:
-    """Whether each gate that has values has enough undisturbed ones."""
+    """Return whether each gate with values has enough undisturbed ones."""
     if len(turns) < group.turns:
         return False
     for gate in group.gates:

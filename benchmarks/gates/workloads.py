@@ -18,5 +18,5 @@ OPEN = Case("open", spread="keyed", api="records", rate_s=OPEN_RATE_S)
 
 
 def ours(case: Case) -> Measurement:
-    """Of ours as it comes."""
+    """Measure our system with its default settings."""
     return Measurement(ICECORE, case)

@@ -55,7 +55,7 @@ class TopicDefaults(TableSettings):
 
 
 class _Process(Settings):
-    """What a coordinator needs as a process."""
+    """Settings of a coordinator as a process."""
 
     data: str = Field(description="Folder of the metadata store.")
     listen: str = Field("127.0.0.1:7400", description="Address to serve on.")

@@ -89,7 +89,7 @@ LOOPS = frozenset(
 ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
 """Tasks after which there may be room for another."""
 GAIN_SHARE = 0.8
-"""Of the wait between two requests to roll a segment: so long it must gain replicas by it."""
+"""A roll must gain replicas within this share of the wait before the next request to roll."""
 ROLL_LOOKS = 4
 """While segments are rolled, they are looked at more often than audited: fewer at once then."""
 LOOK_RESTS = 4

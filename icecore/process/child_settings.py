@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 Value: TypeAlias = str | int | float | bool
 ServerSettings: TypeAlias = Mapping[str, Value | Mapping[str, Value]]
-"""Of one kind of process; a mapping in it is a table of settings."""
+"""Settings of one kind of process; a mapping among them is a table of settings."""
 
 
 def as_toml(sections: Mapping[str, ServerSettings]) -> str:

@@ -51,7 +51,7 @@ class TableSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     is_rare: ClassVar[bool] = False
-    """Whether hardly anybody needs it: it is left out of ``--help`` and documented apart."""
+    """A rare table is left out of ``--help``, and the reference documents it apart."""
 
 
 class Settings(BaseModel):
@@ -70,7 +70,7 @@ class Settings(BaseModel):
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def source_of(self, key: str) -> str:
-        """Where the value of a field was said: a file, a variable, a flag, or ``default``.
+        """The source of a field's value: a file, a variable, a flag, or ``default``.
 
         A key of a table is written as ``table.key``.
         """

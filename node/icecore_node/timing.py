@@ -20,7 +20,7 @@ def _wait(default: int, description: str, *, least: int = 1, most: int = HOUR_MS
 
 
 class NodeTiming(TableSettings):
-    """What one node waits."""
+    """The waits of one node."""
 
     is_rare: ClassVar[bool] = True
 

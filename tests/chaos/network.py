@@ -20,7 +20,7 @@ _NAMESPACES = Path("/run/netns")
 _PREFIX = "icechaos"
 _CUT_PRIORITY = "1"
 _PORT = 7400
-"""Of each process: in a namespace of its own every port is free."""
+"""The port of each process: every port of its own namespace is free."""
 
 
 class NetworkError(Exception):

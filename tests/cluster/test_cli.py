@@ -343,7 +343,7 @@ def test_dev_survives_dead_processes_and_restarts_those_that_are_asked_for(
 
 
 def monitors_see_all(coordinator: int, first: int, second: int) -> None:
-    """Of two partitions that both nodes have."""
+    """Expected entries of two partitions that both nodes have."""
     ports = [METRICS_PORT_OFFSET + each for each in (coordinator, first, second)]
     for each in ports:
         assert [_page(each, path)[0] for path in ("/livez", "/readyz", "/")] == [200, 200, 404]

@@ -77,7 +77,7 @@ def file_of(cluster: LocalCluster, node_id: int, segment: Segment) -> Path:
 
 
 async def wait_whole(cluster: LocalCluster, timeout_s: float = 60.0) -> None:
-    """Until each segment has all its copies: sealed ones as files, the active one in sync."""
+    """Wait until each segment has all its copies: sealed ones as files, the active one in sync."""
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(timeout_s):
         while True:
             found = [each for each in await segments(cluster) if not each.is_lost]

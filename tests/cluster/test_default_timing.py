@@ -1,4 +1,4 @@
-"""With the waits of the product a cluster heals and tiers, too; all other tests shorten them."""
+"""A cluster with the product's waits heals and tiers; all other tests shorten these waits."""
 
 import os
 from pathlib import Path

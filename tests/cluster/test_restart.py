@@ -43,7 +43,7 @@ async def check_kept(bootstrap: str, logs: Mapping[str, Log]) -> None:
 
 
 async def is_lossy(bootstrap: str) -> bool:
-    """Whether anything was given up of the topic that is synced late."""
+    """Return whether the cluster gave up anything of the topic that syncs late."""
     async with Admin(bootstrap) as admin:
         return any(each.lossy for each in await admin.list_segments("late"))
 

@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def s3(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> StoreSettings:
-    """Of a store with a prefix of its own on ``s3_server``."""
+    """Settings of a store with a prefix of its own on ``s3_server``."""
     return prefix_on(s3_server, request, monkeypatch)
 
 
@@ -42,7 +42,7 @@ def s3(
 def store_settings(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> StoreSettings:
-    """Of a local folder and of each S3 server in turn."""
+    """Settings of a local folder, and of a prefix on each S3 server in turn."""
     if request.param == "folder":
         return StoreSettings(url=f"file://{tmp_path}/tier")
     return prefix_on(request.getfixturevalue(request.param), request, monkeypatch)

@@ -48,11 +48,11 @@ WHY = {
     ),
     "no deleting": (ObjectDeniedError, "can't delete objects: the object store refuses"),
 }
-"""What is wrong, and how a node names it."""
+"""Each wrong setting, and the node's name for it."""
 
 
 def credentials_for(wrong: str, server: S3Server) -> dict[str, str]:
-    """Of a node."""
+    """Settings of a node's store."""
     if wrong == "only reading":
         return server.credentials(("s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"))
     if wrong == "no deleting":

@@ -1,4 +1,4 @@
-"""What AWS documents of S3 and tiering builds on is what each S3 server of the tests does.
+"""Each S3 server of the tests keeps the documented promises of S3 that tiering builds on.
 
 AWS's own library asks, without ours: a server that forgives our mistakes is noticed here.
 """
@@ -34,7 +34,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def client(s3_server: S3Server) -> Any:
-    """As the user who may do everything."""
+    """AWS's client, as the user who may do everything."""
     return s3_server.client()
 
 
@@ -181,7 +181,7 @@ def test_a_body_that_is_altered_on_its_way(client: Any, s3_server: S3Server, pre
 
 
 def sign_body(request: Any, **_: Any) -> None:
-    """As the signature demands without TLS; AWS's library leaves it to a setting."""
+    """Sign the body too, as a request without TLS must; AWS's library leaves that to a setting."""
     request.context["client_config"] = Config(s3={"payload_signing_enabled": True})
 
 

@@ -1,4 +1,4 @@
-"""What the tests of a run have recorded, and the tables made of it. Pure but for reading lines."""
+"""Records of the tests of a run, and the tables made of them. Pure but for reading lines."""
 
 import json
 import re

@@ -25,7 +25,7 @@ from tests.lanes.records import Ended, Records
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "test-run"
 STEPS = ROOT / "build" / "times"
-"""Where ``.ci/run`` leaves the times of the steps before this one."""
+"""Folder in which ``.ci/run`` leaves the times of the steps before this one."""
 PROGRESS_S = 60.0
 LANE_LIMIT_S = 3600.0
 _POLL_S = 0.5
@@ -81,7 +81,7 @@ class Lane:
             )
 
     def is_running(self) -> bool:
-        """Whether it has not ended; one that takes an hour is ended."""
+        """Return whether the lane has not ended; end a lane that takes an hour."""
         assert self.process is not None
         if self.process.poll() is not None:
             return False
@@ -91,7 +91,7 @@ class Lane:
         return True
 
     def status(self) -> int:
-        """Of the ended process; a lane whose tests were all deselected is no failure."""
+        """The status of the ended process; a lane with all tests deselected has not failed."""
         assert self.process is not None
         no_tests = 5
         status = self.process.returncode
@@ -109,7 +109,7 @@ class Lane:
         return f"{text}, at {', '.join(sorted(running))}" if running else text
 
     def failure_text(self) -> str:
-        """Of the log, all from the first failure on; the end of it where pytest broke off."""
+        """The log from the first failure on, or its end where pytest broke off."""
         lines = self.log.read_text(errors="replace").splitlines()
         for number, line in enumerate(lines):
             if line.startswith("=") and ("FAILURES" in line or "ERRORS" in line):

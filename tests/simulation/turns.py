@@ -1,4 +1,4 @@
-"""Which worlds and mutants the rotation takes.
+"""Worlds and mutants that the rotation takes.
 
 A run takes new seeds of the common scenarios, and a part of the lists that stay: regressions,
 staged look-ups, mutants. One world of five runs twice and must take the same course; in each

@@ -37,5 +37,5 @@ def with_bucket(
 
 
 def plain_url(cluster: LocalCluster) -> str:
-    """What the link of a cluster's bucket leads to."""
+    """The folder that the link of a cluster's bucket leads to."""
     return (cluster.folder.parent / "bucket").as_uri()

@@ -29,13 +29,13 @@ GROUPS = {
     "spark-b": ("faults", "held", "jobs", "jobs_reconcile", "jobs_rewrite", "stream"),
     "spark-c": ("kills", "notebook", "standalone"),
 }
-"""Which files share a JVM and clusters; they take about as long as each other."""
+"""Files that share a JVM and clusters; each group takes about as long as the others."""
 JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
-"""Of every JVM, those of submitted scripts and executors included: they live for seconds, in which
+"""Options of every JVM, those of submitted scripts and executors included. A JVM lives for seconds:
 the optimising compiler and the threads of another collector cost more than they save."""
 
 TIMEOUT_S = 900
-"""Of a test, whose first one starts a JVM and a cluster, perhaps on a busy machine."""
+"""Time limit of a test; the first one starts a JVM and a cluster, perhaps on a busy machine."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
@@ -65,7 +65,7 @@ def _environment() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _processes_of_spark() -> Iterator[None]:
-    """Of these tests only: others that run in this process later have the environment as it was."""
+    """Restore the environment, so that later tests of this process find it unchanged."""
     with _environment():
         yield
 

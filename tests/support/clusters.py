@@ -18,7 +18,7 @@ from tests.support.server_logs import caught_by_loops
 
 NODES = 3
 LEASE_MS = 3000
-"""Of clusters whose processes get killed: half of the default."""
+"""Lease of clusters whose processes get killed: half of the default."""
 HEALTHY_WITHIN_S = 90.0
 _POLL_S = 0.05
 

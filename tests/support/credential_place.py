@@ -17,7 +17,7 @@ _NAMES = {
 
 
 class CredentialPlace:
-    """What it gives is asked for again all the time, since it ends soon."""
+    """A place whose credentials end soon, so that nodes ask for them all the time."""
 
     def __init__(self, given: dict[str, str]) -> None:
         self.given = given

@@ -58,7 +58,7 @@ def fast_waits() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def default_waits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test marked ``default_timing`` starts itself, has the product's defaults."""
+    """Give a test marked ``default_timing`` the product's defaults for what it starts itself."""
     if request.node.get_closest_marker("default_timing") is None:
         yield
         return

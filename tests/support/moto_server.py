@@ -80,13 +80,13 @@ class Refusal:
     more: str = ""
 
     def body(self) -> bytes:
-        """As S3 writes errors."""
+        """Write an error as S3 does."""
         inner = f"<Code>{self.code}</Code><Message>{self.message}</Message>{self.more}"
         return f"<Error>{inner}</Error>".encode()
 
 
 def refused(environ: dict[str, Any], body: bytes) -> Refusal | None:
-    """What is wrong with a request, whatever objects there are."""
+    """Find the error of a request that no object in the bucket can change."""
     scope = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
     if scope is None:
         return Refusal("AccessDenied", "Access Denied", "403 Forbidden")  # nothing is public

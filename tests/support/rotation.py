@@ -49,7 +49,7 @@ class Rotation:
         return list(items[self.number % turns :: turns])
 
     def has_turn(self, every: int, turn: int) -> bool:
-        """Whether something runs that has the turn ``turn`` of ``every``."""
+        """Return whether a test with the turn ``turn`` of ``every`` runs now."""
         return self.is_all or self.number % every == turn % every
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ def _takes(text: str) -> bool:
 
 
 def report() -> list[str]:
-    """What this run takes, one line per list."""
+    """Describe the part of each list that this run takes, one line per list."""
     unknown = []
     for module in users():
         try:

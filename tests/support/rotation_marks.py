@@ -37,7 +37,7 @@ def bounds(every: int, turn: int | None = None) -> tuple[int, int | None]:
 
 
 def is_due(item: pytest.Item) -> bool:
-    """Whether a test has its turn; the nearest mark counts."""
+    """Return whether a test has its turn; the nearest mark counts."""
     mark = item.get_closest_marker("every")
     if mark is None:
         return True
@@ -65,7 +65,7 @@ def hand_over(config: pytest.Config) -> None:
 
 
 def take_over(config: pytest.Config, output: dict[str, Any]) -> None:
-    """What a worker process left out; all of them leave out the same."""
+    """Take what a worker process left out; all of them leave out the same."""
     config.stash.setdefault(LEFT_OUT, set()).update(output.get("left_out", ()))
 
 

@@ -26,7 +26,7 @@ _PATIENT = {"connect_timeout": 10, "read_timeout": 30, "retries": {"total_max_at
 
 
 def s3_credentials() -> dict[str, str]:
-    """Of a user who may do everything, as libraries find them in the environment."""
+    """Credentials of a user who may do everything, as environment variables."""
     return {"AWS_ACCESS_KEY_ID": USER, "AWS_SECRET_ACCESS_KEY": PASSWORD}
 
 
@@ -37,7 +37,7 @@ class S3Server:
     kind: str
     endpoint: str
     console: str = ""
-    """Of MinIO's web pages, which do not take S3 requests."""
+    """Address of MinIO's web pages, which do not take S3 requests."""
 
     def client(self, service: str = "s3", region: str = REGION) -> Any:
         """AWS's own library, which looks at a bucket without ours, as ``USER``."""
@@ -58,7 +58,7 @@ class S3Server:
         )
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Of all objects of the bucket whose keys begin so."""
+        """Keys of all objects of the bucket that begin with the prefix."""
         pages = (
             self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         )

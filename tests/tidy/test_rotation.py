@@ -1,4 +1,4 @@
-"""What takes turns has its turn: nothing is left out for ever, and nothing in silence."""
+"""Each item of a rotated list has its turn: nothing is left out for ever, or in silence."""
 
 import os
 import subprocess

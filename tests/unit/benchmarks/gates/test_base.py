@@ -43,7 +43,7 @@ EMPTY = ("icecore_client.py", "client.py")
 
 
 def git(folder: Path, *words: str) -> str:
-    """As somebody with a name, whatever this machine is configured to."""
+    """Commit under a fixed name, whatever this machine's git is configured to."""
     who = {
         f"GIT_{role}_{what}": "x@y"
         for role in ("AUTHOR", "COMMITTER")
@@ -58,7 +58,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """With two commits; the packages of the later one are changed."""
+    """A repository with two commits; the later one changes the packages."""
     home = tmp_path / "home"
     for package in (
         "benchmarks",

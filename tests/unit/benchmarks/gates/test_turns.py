@@ -71,7 +71,7 @@ class FakeRunner:
 
 @pytest.fixture
 def shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What others use beside one measurement after the other; nothing behind the last."""
+    """Shares that other programs use beside each measurement; zero after the last."""
     found: list[float] = []
 
     class Busy:

@@ -1,4 +1,4 @@
-"""Which object store and which ports the processes of ``icecore dev`` get."""
+"""``icecore dev`` gives its processes an object store and ports."""
 
 import socket
 from pathlib import Path
