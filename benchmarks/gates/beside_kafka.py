@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 
-from benchmarks.cases import SHARED_FILES, WITH_SYNCFS, Case
-from benchmarks.gates.gate import Gate, Group, Measurement, shown
-from benchmarks.gates.workloads import (
+from benchmarks.cases import (
     FETCH,
     MANY,
     OPEN,
     RF3,
+    SHARED_FILES,
     SINGLE,
     SMALL_RF3,
-    ours,
+    WITH_SYNCFS,
+    Case,
 )
+from benchmarks.gates.gate import Gate, Group, Measurement, ours, shown
 
 
 def _on_both(case: Case) -> dict[str, Measurement]:

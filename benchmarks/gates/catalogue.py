@@ -8,10 +8,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.cases import (
+    DEEP,
+    FETCH,
+    FETCH_MANY,
     IN_MEMORY,
     IN_ROCKSDB,
+    KEYED,
+    MANY,
+    ONE,
     OVER_GRPC,
+    RF1,
+    RF3,
     SHARED_FILES,
+    SINGLE,
+    SMALL_RF1,
+    SMALL_RF3,
     WITH_SYNCFS,
     Case,
 )
@@ -26,21 +37,8 @@ from benchmarks.gates.gate import (
     Gate,
     Group,
     Measurement,
-    shown,
-)
-from benchmarks.gates.workloads import (
-    DEEP,
-    FETCH,
-    FETCH_MANY,
-    KEYED,
-    MANY,
-    ONE,
-    RF1,
-    RF3,
-    SINGLE,
-    SMALL_RF1,
-    SMALL_RF3,
     ours,
+    shown,
 )
 
 SLOW_TURNS = 2

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from benchmarks.cases import Case
+from benchmarks.cases import ICECORE, Case
 
 LIMIT: Final = "limit"
 """The disk instead of a system; the case tells the number of writers and of their files."""
@@ -39,7 +39,12 @@ class Measurement:
     """A system, or one of the names above."""
     case: Case
     is_base: bool = False
-    """Return whether this measures the base tree, client included."""
+    """True for the code of the base tree, client included."""
+
+
+def ours(case: Case) -> Measurement:
+    """Measure our system with its default settings."""
+    return Measurement(ICECORE, case)
 
 
 @dataclass(frozen=True, slots=True)
