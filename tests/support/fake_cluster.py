@@ -147,6 +147,8 @@ class FakeCluster:
         self.on_offsets: Callable[[data_pb2.ListOffsetsResponse], None] = lambda _: None
         self.before_call: Callable[[int, str], Any] | None = None
         self.calls: list[tuple[int, str]] = []
+        self.held_fetches = 0
+        """Fetches that waited for data at a node."""
         self.produce_sizes: list[int] = []
         self.settings: list[admin_pb2.TopicSettings] = []
         self.topic_settings: defaultdict[str, SegmentSettings] = defaultdict(SegmentSettings)
@@ -292,6 +294,7 @@ class FakeCluster:
             news = data or any(r.error.reason or r.segment_sealed for r in header.partitions)
             if news or loop.time() >= end:
                 return framing.frame_bulk(header.SerializeToString(), data)
+            self.held_fetches += 1
             try:
                 async with asyncio.timeout(end - loop.time()), self._appended:
                     await self._appended.wait()

@@ -119,7 +119,7 @@ async def test_a_poll_waits_until_something_matches(node: QueryNode) -> None:
 
 
 async def test_a_poll_that_ends_says_how_far_it_has_looked(node: QueryNode) -> None:
-    poll = asyncio.ensure_future(node.fetch(8, A, max_wait_ms=50))
+    poll = asyncio.ensure_future(node.fetch(8, A, max_wait_ms=500))
     await asyncio.sleep(0)
     node.append(1, keyed(b"b", b"c"))
     result, batches = await asyncio.wait_for(poll, 5)
