@@ -12,6 +12,7 @@ import uvloop
 from hypothesis import settings
 
 from tests.support import left_out, rotation, rotation_marks
+from tests.support.fair_loop import FairLoop
 from tests.support.s3_servers import minio, moto, s3_server  # noqa: F401 - fixtures for all tests
 
 # Tests start hundreds of Python processes: each would compile three hundred files anew where the
@@ -27,10 +28,10 @@ def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Servers run on uvloop, which is another loop than asyncio's in small things; so do their
-    tests."""
+    tests. All others run on asyncio's own with a clock that a busy machine does not hurry."""
     if any(folder in item.path.parents for folder in SERVER_TESTS):
         return {"uvloop": uvloop.new_event_loop}
-    return {"asyncio": asyncio.new_event_loop}
+    return {"asyncio": FairLoop}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,6 @@
 """What strangers send leaves processes alive, leases kept, memory as it was, and neighbours served.
 
-The short form of ``python -m benchmarks.abuse``: one attack of each kind, for a second.
+The short form of ``python -m benchmarks.abuse``: attacks of a second each, in turns.
 """
 
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.abuse import RSS_GROWTH_BYTES_MAX, Finding, open_stage
 from icecore.dev import LocalCluster
+from tests.support import rotation
 
 ATTACKS = (
     *("rapid-reset", "unfinished", "oversized", "slow-headers", "pings"),
@@ -17,6 +18,8 @@ ATTACKS = (
     *("fetch-entries", "list-offsets", "as-records", "polls", "deadlines"),
     *("metadata-names", "describe-flood"),
 )
+ATTACKS_PER_RUN = 6
+TAKEN = rotation.take("attacks of strangers", ATTACKS, ATTACKS_PER_RUN)
 SECONDS = 1.0
 OUTAGE_S_MAX = 5.0
 """The machine that runs tests does other things, too; the benchmark wants one second."""
@@ -28,7 +31,7 @@ async def test_a_neighbour_is_served_whatever_strangers_send(tmp_path: Path) -> 
     bad: list[Finding] = []
     with LocalCluster(tmp_path / "cluster", 3) as cluster:
         async with open_stage(cluster) as stage:
-            for name in ATTACKS:
+            for name in TAKEN:
                 found = await stage.run(name, SECONDS)
                 before, _, after = found.rss_mib
                 is_bad = found.died or found.nodes_down or found.errors

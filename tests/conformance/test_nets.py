@@ -24,7 +24,10 @@ from tests.simulation.process import SimProcess
 from tests.support.certificates import CLIENT_NAME, security
 from tests.support.waiting import until
 
-IMPATIENT = Timeouts(check_every_s=0.05, ping_after_s=0.2, pong_within_s=0.2)
+IMPATIENT = Timeouts(check_every_s=0.05, ping_after_s=0.2, pong_within_s=1.0)
+"""Twenty turns of the loop: megabytes of a stream are read before the pong behind them."""
+STALL_S = 1.6
+"""Longer than a silent peer of theirs is kept."""
 GRPC_STALL_S = 1.0
 """Its keep-alive takes 13 s, which is too long for a test; its own threads answer pings anyway."""
 
@@ -43,7 +46,7 @@ class TestNativeNet(NetSuite, BulkSuite, StreamSuite):
     """icecore.rpc.native."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
-        run_really(lambda: NativeNet(timeouts=IMPATIENT), main, 1.0)
+        run_really(lambda: NativeNet(timeouts=IMPATIENT), main, STALL_S)
 
 
 class TestNativeNetOnUvloop(NetSuite, BulkSuite, StreamSuite):
@@ -51,7 +54,7 @@ class TestNativeNetOnUvloop(NetSuite, BulkSuite, StreamSuite):
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         make_net = partial(NativeNet, timeouts=IMPATIENT)
-        run_really(make_net, main, 1.0, uvloop.new_event_loop)
+        run_really(make_net, main, STALL_S, uvloop.new_event_loop)
 
 
 class TestNativeNetWithTls(NetSuite, BulkSuite, StreamSuite):
@@ -60,7 +63,7 @@ class TestNativeNetWithTls(NetSuite, BulkSuite, StreamSuite):
     principal = CLIENT_NAME
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
-        run_really(lambda: NativeNet(timeouts=IMPATIENT, security=security()), main, 1.0)
+        run_really(lambda: NativeNet(timeouts=IMPATIENT, security=security()), main, STALL_S)
 
 
 class ThrottledSuite:
@@ -95,7 +98,7 @@ class TestNativeThrottled(ThrottledSuite):
     """icecore.rpc.native."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
-        run_really(lambda: NativeNet(limits=ServerLimits(calls_max=1)), main, 1.0)
+        run_really(lambda: NativeNet(limits=ServerLimits(calls_max=1)), main, STALL_S)
 
 
 class SimWorld(World):

@@ -139,7 +139,8 @@ def lanes(extra: Sequence[str]) -> tuple[list[Lane], Lane, list[str]]:
     # Two of these at a time would write the same file.
     common = ["-p", "no:cacheprovider", *extra]
     beside = [
-        # The lane that waits has the processors when it needs them.
+        # The lane that waits has the processors when it needs them; a limit of time in a test that
+        # computes counts its own seconds (tests/support/fair_loop.py).
         Lane("compute", [*compute, *(f"tests/{name}" for name in COMPUTING), *common], nice=10),
         Lane("wait", [*wait, *crowded, "-m", "not alone", *waiting, *common]),
     ]

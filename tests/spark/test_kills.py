@@ -27,9 +27,10 @@ RECORDS_PER_BATCH = 40
 KILL_S_MAX = 0.5
 """After a micro-batch has begun: a fast machine reads thousands of records in a second or two."""
 START_S = 240.0
-SPARKS_OWN = "DAGScheduler.submitMissingTasks"
-"""Once in some hundred starts Spark's scheduler could not serialise a stage while both queries
-began. Nothing of ours runs there, so whoever looks after the driver starts it again."""
+SPARKS_OWN = ("DAGScheduler.submitMissingTasks", "Python worker failed to connect back")
+"""Signs that Spark itself ended a driver, so whoever looks after it starts it again. Once in some
+hundred starts its scheduler could not serialise a stage while both queries began. It waits ten
+seconds for a Python process to start, which is too short on a busy machine."""
 SPARE_STARTS = 2
 """For drivers that ended so before they could be killed."""
 
@@ -50,6 +51,11 @@ def said(folder: Path) -> str:
     """What the drivers logged, without the frames of Java itself: a cause is not pushed out."""
     lines = (folder / "log").read_text().splitlines()
     return "\n".join(line for line in lines if "at java.base/" not in line)[-20_000:]
+
+
+def is_sparks_own(folder: Path) -> bool:
+    """Whether Spark itself ended a driver."""
+    return any(sign in said(folder) for sign in SPARKS_OWN)
 
 
 def planned(folder: Path) -> int:
@@ -98,7 +104,7 @@ def kill_often(cluster: LocalCluster, folder: Path, rng: random.Random) -> int:
             kills += 1
             continue
         assert running.returncode, "there is too little to read"
-        assert SPARKS_OWN in said(folder), said(folder)
+        assert is_sparks_own(folder), said(folder)
     return kills
 
 
@@ -129,7 +135,7 @@ def test_each_record_once_over_kills(tiering: LocalCluster, tmp_path: Path) -> N
     die_at_the_first_offsets(tmp_path)
     assert kill_often(tiering, tmp_path, rng) == KILLS, said(tmp_path)
     if not ends_well(tiering, tmp_path):
-        assert SPARKS_OWN in said(tmp_path), said(tmp_path)
+        assert is_sparks_own(tmp_path), said(tmp_path)
         assert ends_well(tiering, tmp_path), said(tmp_path)
     in_table = json.loads((tmp_path / "values.json").read_text())
     assert Counter(map(int, in_table)) == Counter(range(RECORDS))

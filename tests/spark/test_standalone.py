@@ -158,6 +158,7 @@ def printed(done: "subprocess.CompletedProcess[str]") -> list[dict[str, object]]
 
 
 @pytest.mark.slow
+@pytest.mark.every(2, turn=0)
 @pytest.mark.timeout(1500)
 def test_a_topic_through_a_cluster(master: str, half: LocalCluster, tmp_path: Path) -> None:
     """A job by the script that is shipped; then a script that reads on two executors and runs

@@ -7,18 +7,19 @@ from icecore.rpc.turns import AT_ONCE_MAX, ROUND_S, TURN_S, FairTurns, Turns
 
 
 async def test_others_run_every_few_milliseconds() -> None:
+    """Of what this thread computes: others may have the processor meanwhile."""
     waits_s: list[float] = []
 
     async def other() -> None:
         while True:
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             await asyncio.sleep(0)
-            waits_s.append(time.monotonic() - began_s)
+            waits_s.append(time.thread_time() - began_s)
 
     task = asyncio.create_task(other())
     await asyncio.sleep(0)
-    turns, until_s = Turns(), time.monotonic() + 20 * TURN_S
-    while time.monotonic() < until_s:
+    turns, until_s = Turns(), time.thread_time() + 20 * TURN_S
+    while time.thread_time() < until_s:
         await turns.give()
     task.cancel()
     assert len(waits_s) >= 5
