@@ -12,7 +12,7 @@ import uvloop
 from hypothesis import settings
 
 from tests.support import left_out, rotation, rotation_marks
-from tests.support.fair_loop import FairLoop
+from tests.support.fair_loop import FairLoop, fair_clock  # noqa: F401 - for all tests
 from tests.support.s3_servers import minio, moto, s3_server  # noqa: F401 - fixtures for all tests
 
 # Tests start hundreds of Python processes: each would compile three hundred files anew where the

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from icecore.process.system import SystemClock
 from tests.support.fair_loop import FairLoop
 
 
@@ -42,5 +43,15 @@ def test_what_is_computed_counts() -> None:
         while time.thread_time() < until_s:
             pass
         assert loop.time() - began_s >= 0.2
+
+    run(main())
+
+
+def test_the_products_clock_agrees() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        time.sleep(0.2)  # noqa: ASYNC251
+        assert abs(SystemClock().monotonic_ms() / 1000 - loop.time()) < 0.1
+        assert time.monotonic() - loop.time() > 0.1
 
     run(main())

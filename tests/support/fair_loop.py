@@ -8,7 +8,12 @@ and how long it asked to wait, and no delay that others caused.
 import asyncio
 import selectors
 import time
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
+
+from icecore.process.system import SystemClock
 
 
 class _Clock(selectors.DefaultSelector):
@@ -44,3 +49,20 @@ class FairLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """The clock of all timers and limits of this loop."""
         return self._clock.now_s()
+
+
+def _monotonic_ms(clock: SystemClock) -> float:
+    """Milliseconds of the loop that runs here, so that the product's deadlines agree with it."""
+    loop = asyncio._get_running_loop()
+    return _REAL(clock) if not isinstance(loop, FairLoop) else loop.time() * 1000
+
+
+_REAL = SystemClock.monotonic_ms
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fair_clock() -> Iterator[None]:
+    """On a ``FairLoop`` the product has the clock of the loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SystemClock, "monotonic_ms", _monotonic_ms)
+        yield
