@@ -7,17 +7,10 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from benchmarks.cases import (
-    IN_MEMORY,
-    IN_ROCKSDB,
-    OVER_GRPC,
-    SHARED_FILES,
-    WITH_SYNCFS,
-    Case,
-)
+from benchmarks.cases import IN_MEMORY, IN_ROCKSDB, OVER_GRPC, SHARED_FILES, WITH_SYNCFS, Case
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
-from icecore.model import (
+from icecore.topic_settings import (
     MEMORY_ENGINE,
     OWN_FILE,
     ROCKSDB_ENGINE,

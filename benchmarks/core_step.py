@@ -19,7 +19,8 @@ from itertools import product
 from typing import TypeAlias
 
 from benchmarks.lifetime import exit_with
-from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_replication.checked import Checked
 from icecore_replication.effects import CompleteProduce, LeaderEffect
 from icecore_replication.inputs import FollowerProgress, LeaderInput, LocalDurable, ProduceReceived

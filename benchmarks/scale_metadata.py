@@ -15,17 +15,10 @@ from typing import Any, Final
 
 from benchmarks.machine import cost_of
 from benchmarks.runner import progress
-from icecore.model import (
-    Epoch,
-    Incarnation,
-    NodeId,
-    Segment,
-    SegmentId,
-    SegmentSettings,
-    SegmentState,
-)
+from icecore.model import Epoch, Incarnation, NodeId, Segment, SegmentId, SegmentState
 from icecore.process.memory import resident_bytes, trim
 from icecore.process.system import SystemRng
+from icecore.topic_settings import SegmentSettings
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.state.liveness import Liveness

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tiering import segment_of
-from icecore.model import TIER_FORMATS, Segment, SegmentId
+from icecore.model import Segment, SegmentId
+from icecore.topic_settings import TIER_FORMATS
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.tiering.obstore_store import StoreSettings
 from icecore_node.tiering.opening import open_tier

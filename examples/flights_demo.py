@@ -33,11 +33,12 @@ from icecore import Admin, Consumer, Lookup, Producer
 from icecore.cli.cluster import show_cluster
 from icecore.cli.output import Output
 from icecore.client.produce.batches import SendHandle
-from icecore.client.types import ClusterDescription, TopicDescription, TopicSettings
+from icecore.client.types import ClusterDescription, TopicDescription
 from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 from icecore.process.system import tune_process
+from icecore.topic_settings import TopicSettings
 
 if TYPE_CHECKING:  # Spark may be left out
     from examples.flights_pipeline import Pipeline

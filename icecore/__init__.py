@@ -12,16 +12,11 @@ if TYPE_CHECKING:
     from icecore import blocking, errors
     from icecore.client import Admin, Consumer, Lookup, Producer
     from icecore.client.retries import Retry
-    from icecore.client.types import (
-        BatchMetadata,
-        LookupPage,
-        ProducerMetrics,
-        RecordMetadata,
-        TopicSettings,
-    )
+    from icecore.client.types import BatchMetadata, LookupPage, ProducerMetrics, RecordMetadata
     from icecore.codec.record import Codec, Record
     from icecore.errors import IcecoreError
     from icecore.model import Acks
+    from icecore.topic_settings import TopicSettings
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""The records of the cluster as plain values: segments, their settings, nodes, partitions.
+"""The records of the cluster as plain values: segments, nodes, partitions.
 
 Pure data, shared by clients, nodes, the coordinator and the protocol cores.
 ``icecore/rpc/convert.py`` turns them into protobuf messages and back. Offsets count records, ends
@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NewType, Self
 
-from icecore.errors import InvalidRequestError, InvalidTopicNameError
+from icecore.errors import InvalidTopicNameError
+from icecore.topic_settings import SegmentSettings
 
 SegmentId = NewType("SegmentId", int)
 NodeId = NewType("NodeId", int)
@@ -46,9 +47,6 @@ EPOCH_STEP: Final = 2
 PROTOCOL_VERSION = 3
 """What nodes and coordinators speak with each other. 3: producer states that say how many batches
 they keep (R72)."""
-INDEXED_HEADERS_MAX: Final = 16
-HEADER_NAME_BYTES_MAX: Final = 249
-"""Of a header that is indexed."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -61,66 +59,12 @@ def check_topic_name(name: str) -> None:
         )
 
 
-def check_indexed_headers(names: tuple[str, ...]) -> None:
-    """Whether a topic may index these headers. Raises InvalidRequestError."""
-    if len(names) > INDEXED_HEADERS_MAX:
-        raise InvalidRequestError(
-            f"indexed_headers names {len(names)} headers, at most {INDEXED_HEADERS_MAX} are allowed"
-        )
-    if len(set(names)) < len(names):
-        raise InvalidRequestError("indexed_headers names a header twice")
-    for name in names:
-        try:
-            length = len(name.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"header name {name!r} has no UTF-8 form") from error
-        if not 1 <= length <= HEADER_NAME_BYTES_MAX:
-            raise InvalidRequestError(
-                f"an indexed header's name has 1 to {HEADER_NAME_BYTES_MAX} bytes, not {length}"
-            )
-
-
 class Acks(IntEnum):
     """When a produce is answered; values as in ``common.proto``."""
 
     ALL = 1
     QUORUM = 2
     LEADER = 3
-
-
-class FlushMode(IntEnum):
-    """What an append waits for before it counts as durable."""
-
-    SYNC = 1
-    ASYNC = 2
-
-
-SEGMENT_ENGINE: Final = "segment"
-"""Batches in files: one for each segment, or those of the shared file model."""
-ROCKSDB_ENGINE: Final = "rocksdb"
-"""Batches of the active segment in a RocksDB database, of sealed ones in files."""
-MEMORY_ENGINE: Final = "memory"
-"""Batches of the active segment in memory: replicated, not durable; of sealed ones in files."""
-ENGINES: Final = (SEGMENT_ENGINE, ROCKSDB_ENGINE, MEMORY_ENGINE)
-
-OWN_FILE: Final = "partition"
-"""Each active segment has a file of its own."""
-SHARED_FILE: Final = "shared"
-"""The active segments of an I/O worker share one append file, and its sync."""
-FILE_MODELS: Final = (OWN_FILE, SHARED_FILE)
-
-UNAVAILABLE_ON_LOSS: Final = "unavailable"
-"""A segment whose every copy is lost waits for a person."""
-RESTART_EMPTY: Final = "restart_empty"
-"""It ends where it can be proved to, recorded as lossy, and the partition goes on."""
-ON_TOTAL_LOSS: Final = (UNAVAILABLE_ON_LOSS, RESTART_EMPTY)
-
-NO_LIMIT: Final = -1
-REFUSE: Final = "refuse"
-"""A full disk takes no more; what is kept stays."""
-DELETE_OLDEST: Final = "delete_oldest"
-"""When a disk is nearly full, the oldest sealed segments go, expired or not."""
-ON_FULL: Final = (REFUSE, DELETE_OLDEST)
 
 
 class SegmentState(IntEnum):
@@ -139,114 +83,6 @@ class NodeState(IntEnum):
     DOWN = 2
     DRAINING = 3
     READ_ONLY = 4
-
-
-@dataclass(frozen=True, slots=True)
-class FlushBounds:
-    """What a log may leave unsynced."""
-
-    interval_ms: int
-    """Longest time from a write to its sync."""
-    length_bytes: int
-    """Once so many are not synced, a sync is due at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentSettings:
-    """Pinned in the segment record when it opens: nobody decides by newer settings."""
-
-    replication_factor: int = 1
-    min_insync: int = 1
-    flush_mode: FlushMode = FlushMode.SYNC
-    segment_bytes: int = 1 << 30
-    segment_age_ms: int = 24 * 3600 * 1000
-    flush_interval_ms: int = 1_000
-    """ASYNC: bytes are synced at the latest so long after they were written,"""
-    flush_bytes: int = 16 << 20
-    """or once so many of a segment are not."""
-    engine: str = SEGMENT_ENGINE
-    file_model: str = OWN_FILE
-    on_total_loss: str = UNAVAILABLE_ON_LOSS
-    recovery_rule: str = "quorum"
-    partitioner: str = "xxh64"
-    record_bytes_max: int = 1 << 20
-    batch_bytes_max: int = 4 << 20
-    uncompressed_bytes_max: int = 32 << 20
-    indexed_headers: tuple[str, ...] = ()
-
-    @property
-    def active_engine(self) -> str:
-        """Who keeps the bytes of an active segment: the engine, and its file model if it is not
-        the usual one. All are sealed into files of the segment engine."""
-        return self.engine if self.file_model == OWN_FILE else f"{self.engine}/{self.file_model}"
-
-    @property
-    def acked_mode(self) -> FlushMode:
-        """What an ack means: SYNC = replicas have it on disk, ASYNC = they hold it."""
-        return FlushMode.ASYNC if self.engine == MEMORY_ENGINE else self.flush_mode
-
-    @property
-    def flush(self) -> FlushBounds | None:
-        """What a replica may leave unsynced; None = it syncs each append before it counts."""
-        if self.flush_mode is FlushMode.SYNC:
-            return None
-        return FlushBounds(self.flush_interval_ms, self.flush_bytes)
-
-    @property
-    def quorum(self) -> int:
-        """Majority of the *replication factor*, never of the in-sync set or of fewer replicas."""
-        return self.replication_factor // 2 + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """What a topic keeps. It holds at once for all its segments; a sealed one that is expired goes.
-    -1 = no limit."""
-
-    retention_ms: int = NO_LIMIT
-    """A segment is expired so long after its last record."""
-    retention_bytes: int = NO_LIMIT
-    """The newest so many bytes of each partition stay, of one copy; what lies before is expired."""
-    on_full: str = REFUSE
-
-    @property
-    def has_limits(self) -> bool:
-        """Whether anything expires."""
-        return self.retention_ms != NO_LIMIT or self.retention_bytes != NO_LIMIT
-
-
-KEEP_ALL: Final = Retention()
-"""Of topics that say nothing else."""
-
-PARQUET_FORMAT: Final = "parquet"
-"""Rows, which other programs read as a table."""
-SEGMENT_FORMAT: Final = "segment"
-"""Batches as they lie on nodes."""
-TIER_FORMATS: Final = (PARQUET_FORMAT, SEGMENT_FORMAT)
-
-
-@dataclass(frozen=True, slots=True)
-class Tiering:
-    """What of a topic moves into object storage. It holds at once for all its segments. -1 = no
-    limit."""
-
-    is_on: bool = False
-    tier_format: str = PARQUET_FORMAT
-    tier_after_ms: int = 0
-    """A segment is copied so long after its seal."""
-    local_retention_ms: int = NO_LIMIT
-    """A copied segment loses its copies on nodes so long after its seal."""
-    local_retention_bytes: int = NO_LIMIT
-    """The newest so many bytes of each partition keep them, of one copy."""
-
-    @property
-    def has_local_limits(self) -> bool:
-        """Whether nodes are to drop what is copied."""
-        return self.local_retention_ms != NO_LIMIT or self.local_retention_bytes != NO_LIMIT
-
-
-NOT_TIERED: Final = Tiering()
-"""Of topics that say nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,29 @@ def settings() -> str:
     ]
     for cls in servers:
         parts += [part for key in cls.model_fields for part in _rare_table(cls, key)]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_topic_settings()])
+
+
+def _topic_settings() -> list[str]:
+    """The table of ``icecore/topic_settings.py``."""
+    from icecore.cli.topic_options import default_of
+    from icecore.topic_settings import SETTINGS
+
+    rows = [
+        (f"`{row.name}`", default_of(row), row.range or "", row.holds.value, row.help)
+        for row in SETTINGS.values()
+        if row.holds is not None
+    ]
+    head = ("setting", "default", "values", "a change holds", "meaning")
+    return [
+        "## Settings of a topic",
+        "Keywords of `create_topic` and `alter_topic`, and options of `icecore topic create` and"
+        " `alter`. A setting that is not said takes what `topic_defaults` of the coordinator says,"
+        " or else the default. Where a change holds in the next segment, `alter` seals the active"
+        " ones at once. [STORAGE.md](STORAGE.md) and [TIERING.md](TIERING.md) say what they"
+        " do together.",
+        table(head, rows),
+    ]
 
 
 def _is_rare(cls: Any, key: str) -> bool:

@@ -1,57 +1,52 @@
 """Settings of a coordinator process, checked once at its edge."""
 
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ByteSize, Field, TypeAdapter, field_validator
+from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, create_model, field_validator
 
 from icecore.process.log import LogFormat
 from icecore.process.settings import Settings, TableSettings
 from icecore.process.system import DESCRIPTORS_MIN
+from icecore.topic_settings import SETTINGS, Kind, Setting
 from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
 
-Number: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
-Bytes: TypeAlias = Annotated[ByteSize, Field(ge=0, lt=1 << 60)]
-Limit: TypeAlias = Annotated[int, Field(ge=-1, lt=1 << 60)]
-"""-1 = none."""
-Age: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 60)]
+
+def _size(value: object) -> object:
+    """Sizes are written like others, and -1 is no limit."""
+    is_size = isinstance(value, str) and value != "-1"
+    return TypeAdapter(ByteSize).validate_python(value) if is_size else value
 
 
-class TopicDefaults(TableSettings):
+def _type_of(row: Setting) -> Any:
+    """The type of a topic's default: what the row allows, or nothing."""
+    if row.words:
+        return Literal[row.words] | None
+    low = -1 if row.is_limit else row.low
+    bounds = Field(ge=low, le=row.high)
+    if row.kind is Kind.BYTES:
+        return Annotated[int, BeforeValidator(_size), bounds] | None
+    return Annotated[int, bounds] | None
+
+
+class _Defaults(TableSettings):
     """Settings of topics whose creation does not say them; what is left out here is the product's
     own default. They hold for topics that are created from then on."""
-
-    partitions: Number = 0
-    replication_factor: Number = 0
-    min_insync: Number = 0
-    engine: Literal["", "segment", "rocksdb", "memory"] = ""
-    file_model: Literal["", "partition", "shared"] = ""
-    flush_mode: Literal["", "sync", "async"] = ""
-    flush_interval_ms: Number = 0
-    flush_bytes: Bytes = ByteSize(0)
-    on_total_loss: Literal["", "unavailable", "restart_empty"] = ""
-    segment_bytes: Bytes = ByteSize(0)
-    segment_age_ms: Number = 0
-    delete_grace_ms: Number | None = None
-    retention_ms: Limit | None = None
-    retention_bytes: Limit | None = None
-    on_full: Literal["", "refuse", "delete_oldest"] = ""
-    tier: Literal["", "off", "on"] = ""
-    tier_format: Literal["", "parquet", "segment"] = ""
-    tier_after_ms: Age | None = None
-    local_retention_ms: Limit | None = None
-    local_retention_bytes: Limit | None = None
-
-    @field_validator("retention_bytes", "local_retention_bytes", mode="before")
-    @classmethod
-    def _size(cls, value: object) -> object:
-        """Sizes are written like others, and -1 is none."""
-        is_size = isinstance(value, str) and value != "-1"
-        return TypeAdapter(ByteSize).validate_python(value) if is_size else value
 
     @property
     def said(self) -> dict[str, Any]:
         """Those that are given."""
-        return {key: value for key, value in self if key in self.model_fields_set}
+        return {key: value for key, value in self if value is not None}
+
+
+if TYPE_CHECKING:
+    TopicDefaults = _Defaults
+else:
+    TopicDefaults = create_model(
+        "TopicDefaults",
+        __base__=_Defaults,
+        **{row.name: (_type_of(row), None) for row in SETTINGS.values() if row.is_for_all},
+    )
+"""One field for each row of ``icecore/topic_settings.py`` that a cluster may say for all topics."""
 
 
 class _Process(Settings):

@@ -20,11 +20,10 @@ from icecore.client.types import (
     SavedPosition,
     SnapshotHold,
     TopicDescription,
-    TopicFields,
-    TopicSettings,
 )
 from icecore.model import Segment
 from icecore.rpc.addresses import Transport
+from icecore.topic_settings import TopicFields, TopicSettings
 
 
 class Admin:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from icecore.cli.records import TimeUnit
-from icecore.cli.topic import parse_size
+from icecore.cli.topic_options import parse_size
 
 
 class Format(StrEnum):

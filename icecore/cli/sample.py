@@ -44,8 +44,8 @@ async def fill(bootstrap: str) -> int:
     """Make the topic and append the sample, unless there is such a topic; how many records."""
     from icecore.client.admin.admin import Admin
     from icecore.client.produce.producer import Producer
-    from icecore.client.types import TopicSettings
     from icecore.errors import TopicExistsError
+    from icecore.topic_settings import TopicSettings
 
     async with Admin(bootstrap) as admin:
         try:

@@ -14,9 +14,10 @@ import typer
 from icecore.cli.output import plain
 from icecore.cli.session import Session, complete_topic, confirm_final, session_of
 from icecore.client.admin.topic_settings import settings_of_plan
-from icecore.client.types import MERGED_BYTES, TopicSettings
+from icecore.client.types import MERGED_BYTES
 from icecore.errors import ConflictError, InvalidRequestError, StorageError, WrongClusterError
 from icecore.process import launch
+from icecore.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from icecore.client.admin.tiering import MergeGroup
@@ -202,9 +203,10 @@ def _settings(
             "tier=on, alter it afterwards"
         )
         found = TopicSettings(tier="on")
-    count = max(partitions, plan["partitions"], found.partitions)
-    factor = replication_factor or found.replication_factor
-    in_sync = min(found.min_insync, factor)
+    count = max(partitions, plan["partitions"], found.partitions or 0)
+    factor, in_sync = replication_factor or found.replication_factor, found.min_insync
+    if factor is not None and in_sync is not None:
+        in_sync = min(in_sync, factor)
     return replace(found, partitions=count, replication_factor=factor, min_insync=in_sync)
 
 

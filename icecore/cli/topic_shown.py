@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from icecore.cli.output import Output, counted, plain, size
 from icecore.cli.times import duration, iso_time
-from icecore.client.types import PartitionDescription, TopicDescription, TopicSettings
+from icecore.client.types import PartitionDescription, TopicDescription
+from icecore.topic_settings import NO_LIMIT, SETTINGS, Kind, Setting
 
 SUMMARY: Final = "name partitions replicas records segments length under_replicated leaderless"
 """Columns of the list of topics,"""
@@ -18,13 +19,6 @@ _PARTITION: Final = (
     "partition leader isr replicas start high_watermark segments length missing lossy tiered "
     "remote_only"
 )
-_NAMES: Final = {
-    "retention_ms": "retention time",
-    "retention_bytes": "retention size",
-    "local_retention_ms": "local retention time",
-    "local_retention_bytes": "local retention size",
-}
-"""Of settings whose unit is what tells them apart."""
 
 
 def document(topic: TopicDescription) -> dict[str, Any]:
@@ -117,25 +111,25 @@ def show(output: Output, topic: TopicDescription) -> None:
 def settings_line(topic: TopicDescription) -> str:
     """All settings but the number of partitions, with units as people say them."""
     values = plain(topic.settings)
-    names = [each for each in TopicSettings.__dataclass_fields__ if each != "partitions"]
-    return ", ".join(f"{_name(key)} {_value(key, values[key])}" for key in names)
+    rows = [row for row in SETTINGS.values() if row.name != "partitions"]
+    # An older coordinator does not know all of them.
+    said = [row for row in rows if values[row.name] is not None]
+    return ", ".join(f"{_name(row)} {_value(row, values[row.name])}" for row in said)
 
 
-def _name(key: str) -> str:
-    if key in _NAMES:
-        return _NAMES[key]
-    bare = key.removesuffix("_ms").replace("_bytes", "_size")
-    return bare.replace("_", " ")
+def _name(row: Setting) -> str:
+    bare = row.name.removesuffix("_ms").replace("_bytes", "_size")
+    return row.title or bare.replace("_", " ")
 
 
-def _value(key: str, value: Any) -> str:
-    if value == -1:
+def _value(row: Setting, value: Any) -> str:
+    if row.is_limit and value == NO_LIMIT:
         return "unlimited"
-    if isinstance(value, list):
-        return ",".join(map(str, value)) or "none"
-    if isinstance(value, int) and "_bytes" in key:
+    if row.kind is Kind.NAMES:
+        return ",".join(value) or "none"
+    if row.kind is Kind.BYTES:
         return size(value)
-    if isinstance(value, int) and key.endswith("_ms"):
+    if row.kind is Kind.MS:
         return duration(value)
     return str(value)
 

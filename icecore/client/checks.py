@@ -11,7 +11,8 @@ from operator import index
 from typing import Any, TypeAlias
 
 from icecore.errors import ConfigurationError, IcecoreError, InvalidRequestError
-from icecore.model import check_indexed_headers, check_topic_name
+from icecore.model import check_topic_name
+from icecore.topic_settings import check_indexed_headers
 
 _Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
 HeadersLike: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any
 
 from icecore.client import checks
 from icecore.client.retries import Retry
 from icecore.codec.columns import Record
 from icecore.errors import ConfigurationError
-from icecore.model import FlushMode, NodeInfo, Segment
+from icecore.model import NodeInfo, Segment
+from icecore.topic_settings import TopicSettings
 
 
 def enum_member(kind: Any, value: Any) -> Any:
@@ -71,86 +72,6 @@ class ProducerMetrics:
     """Of requests to nodes and coordinators."""
     last_retry: Retry | None
     """The newest of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """Settings of a topic. Zero and None mean the cluster's default (or *unchanged*, on alter)."""
-
-    partitions: int = 0
-    replication_factor: int = 0
-    min_insync: int = 0
-    flush_mode: FlushMode | None = None
-    segment_bytes: int = 0
-    segment_age_ms: int = 0
-    partitioner: str = ""
-    record_bytes_max: int = 0
-    """At most 8 MiB; ``Producer`` sends records of up to 1 MiB."""
-    batch_bytes_max: int = 0
-    """At most 8 MiB. ``batch_bytes`` of producers, and a record more, must fit."""
-    uncompressed_bytes_max: int = 0
-    """Of a batch's payload, and of its tags written out; at most 64 MiB."""
-    delete_grace_ms: int | None = None
-    """How long a deleted topic can be undeleted; 0 = not at all."""
-    engine: str = ""
-    """``segment``, ``rocksdb`` or ``memory``."""
-    file_model: str = ""
-    """``partition`` or ``shared``."""
-    flush_interval_ms: int = 0
-    """With ``FlushMode.ASYNC``: longest time from a write to its fsync."""
-    flush_bytes: int = 0
-    """With ``FlushMode.ASYNC``: most bytes of a segment that wait for one."""
-    on_total_loss: str = ""
-    """``unavailable`` or ``restart_empty``, once no copy of an active segment is left."""
-    indexed_headers: tuple[str, ...] | None = None
-    """Names of headers by whose values records are found, at most 16; () = none from now on."""
-    retention_ms: int | None = None
-    """Sealed segments go so long after their last record; -1 = never for their age."""
-    retention_bytes: int | None = None
-    """The newest so many bytes of each partition stay, of one copy, and what lies before goes; at
-    least ``segment_bytes``; -1 = no limit."""
-    on_full: str = ""
-    """``refuse`` or ``delete_oldest``, when a disk is nearly full."""
-    tier: str = ""
-    """``off`` or ``on``: sealed segments are copied into object storage."""
-    tier_format: str = ""
-    """``parquet`` or ``segment``."""
-    tier_after_ms: int | None = None
-    """A segment is copied so long after its seal; 0 = at once."""
-    local_retention_ms: int | None = None
-    """A copied segment loses its copies on nodes so long after its seal; -1 = never."""
-    local_retention_bytes: int | None = None
-    """The newest so many bytes of each partition keep their copies on nodes; -1 = all."""
-
-
-class TopicFields(TypedDict, total=False):
-    """``TopicSettings`` as keywords; these say what they mean."""
-
-    partitions: int
-    replication_factor: int
-    min_insync: int
-    flush_mode: FlushMode | None
-    segment_bytes: int
-    segment_age_ms: int
-    partitioner: str
-    record_bytes_max: int
-    batch_bytes_max: int
-    uncompressed_bytes_max: int
-    delete_grace_ms: int | None
-    engine: str
-    file_model: str
-    flush_interval_ms: int
-    flush_bytes: int
-    on_total_loss: str
-    indexed_headers: tuple[str, ...] | None
-    retention_ms: int | None
-    retention_bytes: int | None
-    on_full: str
-    tier: str
-    tier_format: str
-    tier_after_ms: int | None
-    local_retention_ms: int | None
-    local_retention_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from icecore.errors import (
     RecordTooLargeError,
 )
 from icecore.model import Epoch, ProducerEpoch, ProducerId, SegmentId
+from icecore.topic_settings import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 
 Buffer = bytes | bytearray | memoryview
 """What every function here reads: bytes, bytearray, or a memoryview of single bytes."""
@@ -32,11 +33,6 @@ VERSION = 1
 HEADER_LENGTH = 152
 BATCH_BYTES_LIMIT = 1 << 30
 """No batch of the format is longer: i32 offsets stay far from overflow, topics set lower caps."""
-
-RECORD_BYTES_CAP = 8 << 20
-"""With the two below: what every reader can take, and so the most that a topic may allow (R70)."""
-BATCH_BYTES_CAP = 8 << 20
-UNCOMPRESSED_BYTES_CAP = 64 << 20
 
 MIN_TIMESTAMP_MS = -62_135_596_800_000
 """0001-01-01: with the maximum, what every client language, Arrow and Spark can represent."""

@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Final
 
-from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
+from icecore.topic_settings import UNCOMPRESSED_BYTES_CAP
 
 if sys.version_info >= (3, 14):
     from compression import zstd

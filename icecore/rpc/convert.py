@@ -12,19 +12,23 @@ from typing import Any, TypeVar, cast
 
 from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
 from icecore.model import (
-    NOT_TIERED,
     Epoch,
-    FlushMode,
     Generation,
     Incarnation,
     NodeId,
     NodeInfo,
     NodeState,
-    Retention,
     Segment,
     SegmentId,
-    SegmentSettings,
     SegmentState,
+)
+from icecore.topic_settings import (
+    NOT_TIERED,
+    SETTINGS,
+    TIER,
+    FlushMode,
+    Retention,
+    SegmentSettings,
     Tiering,
 )
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
@@ -32,11 +36,8 @@ from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 _E = TypeVar("_E", bound=IntEnum)
 _SETTINGS = tuple(each.name for each in fields(SegmentSettings))
 """Equal names mean the same in all messages, so that no list of them can miss one."""
-_TOPIC_SETTINGS = tuple(
-    name for name in _SETTINGS if name in admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name
-)
-"""Those that a topic can choose."""
-_TIER = {"off": False, "on": True}
+_RETENTION = tuple(each.name for each in fields(Retention))
+_TIERING = tuple(each.name for each in fields(Tiering))
 
 
 def _enum(kind: type[_E], number: int) -> _E:
@@ -83,32 +84,31 @@ def _settings_of(message: bytes) -> SegmentSettings:
     return settings_with(SegmentSettings(), coordinator_pb2.SegmentSettings.FromString(message))
 
 
+def said(message: coordinator_pb2.SegmentSettings | admin_pb2.TopicSettings) -> dict[str, Any]:
+    """The fields of a message that it says, by name."""
+    return {each.name: value for each, value in message.ListFields()}
+
+
 def settings_with(
     given: SegmentSettings, message: coordinator_pb2.SegmentSettings | admin_pb2.TopicSettings
 ) -> SegmentSettings:
-    """``given``, with what the message says in its place. A field that is 0 or empty says nothing.
+    """``given``, with what the message says in its place.
 
     Raises:
         InvalidRequestError: An enum number is unknown.
     """
-    is_whole = isinstance(message, coordinator_pb2.SegmentSettings)
-    names = _SETTINGS if is_whole else _TOPIC_SETTINGS
-    said = {name: value for name in names if (value := getattr(message, name))}
-    if "flush_mode" in said:
-        said["flush_mode"] = flush_mode_from_proto(said["flush_mode"])
-    if "indexed_headers" in said:
-        said["indexed_headers"] = tuple(said["indexed_headers"])
-    return replace(given, **said)
+    values = {name: value for name, value in said(message).items() if name in _SETTINGS}
+    if "flush_mode" in values:
+        values["flush_mode"] = flush_mode_from_proto(values["flush_mode"])
+    if "indexed_headers" in values:
+        values["indexed_headers"] = tuple(values["indexed_headers"])
+    return replace(given, **values)
 
 
 def retention_with(given: Retention, message: admin_pb2.TopicSettings) -> Retention:
     """``given``, with what the message says in its place."""
-    is_timed, is_sized = message.HasField("retention_ms"), message.HasField("retention_bytes")
-    return Retention(
-        retention_ms=message.retention_ms if is_timed else given.retention_ms,
-        retention_bytes=message.retention_bytes if is_sized else given.retention_bytes,
-        on_full=message.on_full or given.on_full,
-    )
+    values = said(message)
+    return replace(given, **{name: values[name] for name in _RETENTION if name in values})
 
 
 def tiering_with(given: Tiering, message: admin_pb2.TopicSettings) -> Tiering:
@@ -117,17 +117,12 @@ def tiering_with(given: Tiering, message: admin_pb2.TopicSettings) -> Tiering:
     Raises:
         InvalidRequestError: ``tier`` is neither off nor on.
     """
-    if message.tier not in ("", *_TIER):
-        raise InvalidRequestError(f"tier {message.tier[:64]!r} must be one of {', '.join(_TIER)}")
-    numbers = ("tier_after_ms", "local_retention_ms", "local_retention_bytes")
-    said: dict[str, Any] = {
-        name: getattr(message, name) for name in numbers if message.HasField(cast(Any, name))
-    }
-    if message.tier:
-        said["is_on"] = _TIER[message.tier]
-    if message.tier_format:
-        said["tier_format"] = message.tier_format
-    return replace(given, **said)
+    values = said(message)
+    changed = {name: values[name] for name in _TIERING if name in values}
+    if "tier" in values:
+        SETTINGS["tier"].check(values["tier"])
+        changed["is_on"] = TIER[values["tier"]]
+    return replace(given, **changed)
 
 
 def settings_to_topic(
@@ -139,18 +134,16 @@ def settings_to_topic(
     tiering: Tiering = NOT_TIERED,
 ) -> admin_pb2.TopicSettings:
     """Settings of a topic as a message: those of its segments, and its own."""
-    values = {name: getattr(settings, name) for name in _TOPIC_SETTINGS}
+    values = {
+        name: getattr(value, name)
+        for value in (settings, retention, tiering)
+        for name in SETTINGS
+        if hasattr(value, name)
+    }
     return admin_pb2.TopicSettings(
         partitions=partitions,
         delete_grace_ms=delete_grace_ms,
-        retention_ms=retention.retention_ms,
-        retention_bytes=retention.retention_bytes,
-        on_full=retention.on_full,
         tier="on" if tiering.is_on else "off",
-        tier_format=tiering.tier_format,
-        tier_after_ms=tiering.tier_after_ms,
-        local_retention_ms=tiering.local_retention_ms,
-        local_retention_bytes=tiering.local_retention_bytes,
         **values,
     )
 

@@ -22,6 +22,10 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TopicSettings(_message.Message):
+    """A field that is absent takes the cluster's default, or stays as it is where a topic is altered.
+    What each means, and its range: icecore/topic_settings.py.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
@@ -50,125 +54,175 @@ class TopicSettings(_message.Message):
     LOCAL_RETENTION_MS_FIELD_NUMBER: _builtins.int
     LOCAL_RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
-    """0 = 1"""
     replication_factor: _builtins.int
-    """0 = min(3, nodes)"""
     min_insync: _builtins.int
-    """0 = 2 when replication_factor >= 3, else 1"""
     flush_mode: _common_pb2.FlushMode.ValueType
     segment_bytes: _builtins.int
-    """0 = 1 GiB"""
     segment_age_ms: _builtins.int
-    """0 = 24 h"""
     partitioner: _builtins.str
-    """empty = xxh64"""
+    """xxh64 | custom"""
     delete_grace_ms: _builtins.int
-    """absent = 24 h; 0 = a deletion is final at once"""
+    """0 = a deletion is final at once"""
     record_bytes_max: _builtins.int
-    """key, value, headers of one record, and its tags; 0 = 1 MiB,"""
     batch_bytes_max: _builtins.int
-    """at most 8 MiB
-    a batch as sent; 0 = 4 MiB, at most 8 MiB
-    """
     uncompressed_bytes_max: _builtins.int
-    """its payload, and its tags written out; 0 = 32 MiB, at"""
     engine: _builtins.str
-    """most 16, of at most 249 bytes each
-    segment | rocksdb | memory; empty = segment
-    """
+    """segment | rocksdb | memory"""
     file_model: _builtins.str
-    """partition | shared; empty = partition"""
+    """partition | shared"""
     flush_interval_ms: _builtins.int
-    """FLUSH_MODE_ASYNC: longest time to the fsync; 0 = 1 s"""
     flush_bytes: _builtins.int
-    """FLUSH_MODE_ASYNC: most bytes of a segment without; 0 = 16 MiB"""
     on_total_loss: _builtins.str
-    """unavailable | restart_empty; empty = restart_empty for memory,"""
+    """unavailable | restart_empty"""
     retention_ms: _builtins.int
-    """else unavailable
-    sealed segments this old go; -1 = no limit
-    """
+    """-1 = no limit"""
     retention_bytes: _builtins.int
-    """the newest so many bytes of each partition, of one copy,"""
+    """at least segment_bytes, or -1 = no limit"""
     on_full: _builtins.str
-    """stay; at least segment_bytes, or -1 = no limit
-    refuse | delete_oldest: what happens when a disk is nearly full
-    """
+    """refuse | delete_oldest"""
     tier: _builtins.str
-    """off | on: sealed segments are copied into object storage"""
+    """off | on"""
     tier_format: _builtins.str
-    """parquet | segment; empty = parquet"""
+    """parquet | segment"""
     tier_after_ms: _builtins.int
-    """how long after its seal a segment is copied; 0 = at once"""
+    """0 = a segment is copied when it is sealed"""
     local_retention_ms: _builtins.int
-    """copied segments this old lose their copies on nodes;"""
+    """-1 = copied segments stay on nodes"""
     local_retention_bytes: _builtins.int
-    """-1 = they keep them
-    the newest so many bytes of each partition keep their
-    """
+    """-1 = all"""
     @_builtins.property
     def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """most 64 MiB
-        names of headers by whose values records are found; at
-        """
+        """empty says nothing; AlterTopicRequest can clear them"""
 
     def __init__(
         self,
         *,
-        partitions: _builtins.int = ...,
-        replication_factor: _builtins.int = ...,
-        min_insync: _builtins.int = ...,
-        flush_mode: _common_pb2.FlushMode.ValueType = ...,
-        segment_bytes: _builtins.int = ...,
-        segment_age_ms: _builtins.int = ...,
-        partitioner: _builtins.str = ...,
+        partitions: _builtins.int | None = ...,
+        replication_factor: _builtins.int | None = ...,
+        min_insync: _builtins.int | None = ...,
+        flush_mode: _common_pb2.FlushMode.ValueType | None = ...,
+        segment_bytes: _builtins.int | None = ...,
+        segment_age_ms: _builtins.int | None = ...,
+        partitioner: _builtins.str | None = ...,
         delete_grace_ms: _builtins.int | None = ...,
-        record_bytes_max: _builtins.int = ...,
-        batch_bytes_max: _builtins.int = ...,
-        uncompressed_bytes_max: _builtins.int = ...,
+        record_bytes_max: _builtins.int | None = ...,
+        batch_bytes_max: _builtins.int | None = ...,
+        uncompressed_bytes_max: _builtins.int | None = ...,
         indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
-        engine: _builtins.str = ...,
-        file_model: _builtins.str = ...,
-        flush_interval_ms: _builtins.int = ...,
-        flush_bytes: _builtins.int = ...,
-        on_total_loss: _builtins.str = ...,
+        engine: _builtins.str | None = ...,
+        file_model: _builtins.str | None = ...,
+        flush_interval_ms: _builtins.int | None = ...,
+        flush_bytes: _builtins.int | None = ...,
+        on_total_loss: _builtins.str | None = ...,
         retention_ms: _builtins.int | None = ...,
         retention_bytes: _builtins.int | None = ...,
-        on_full: _builtins.str = ...,
-        tier: _builtins.str = ...,
-        tier_format: _builtins.str = ...,
+        on_full: _builtins.str | None = ...,
+        tier: _builtins.str | None = ...,
+        tier_format: _builtins.str | None = ...,
         tier_after_ms: _builtins.int | None = ...,
         local_retention_ms: _builtins.int | None = ...,
         local_retention_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_tier_after_ms", b"_tier_after_ms", "delete_grace_ms", b"delete_grace_ms", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "tier_after_ms", b"tier_after_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max", "_delete_grace_ms", b"_delete_grace_ms", "_engine", b"_engine", "_file_model", b"_file_model", "_flush_bytes", b"_flush_bytes", "_flush_interval_ms", b"_flush_interval_ms", "_flush_mode", b"_flush_mode", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_min_insync", b"_min_insync", "_on_full", b"_on_full", "_on_total_loss", b"_on_total_loss", "_partitioner", b"_partitioner", "_partitions", b"_partitions", "_record_bytes_max", b"_record_bytes_max", "_replication_factor", b"_replication_factor", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_segment_age_ms", b"_segment_age_ms", "_segment_bytes", b"_segment_bytes", "_tier", b"_tier", "_tier_after_ms", b"_tier_after_ms", "_tier_format", b"_tier_format", "_uncompressed_bytes_max", b"_uncompressed_bytes_max", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_tier_after_ms", b"_tier_after_ms", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max", "_delete_grace_ms", b"_delete_grace_ms", "_engine", b"_engine", "_file_model", b"_file_model", "_flush_bytes", b"_flush_bytes", "_flush_interval_ms", b"_flush_interval_ms", "_flush_mode", b"_flush_mode", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_min_insync", b"_min_insync", "_on_full", b"_on_full", "_on_total_loss", b"_on_total_loss", "_partitioner", b"_partitioner", "_partitions", b"_partitions", "_record_bytes_max", b"_record_bytes_max", "_replication_factor", b"_replication_factor", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_segment_age_ms", b"_segment_age_ms", "_segment_bytes", b"_segment_bytes", "_tier", b"_tier", "_tier_after_ms", b"_tier_after_ms", "_tier_format", b"_tier_format", "_uncompressed_bytes_max", b"_uncompressed_bytes_max", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__batch_bytes_max: _TypeAlias = _typing.Literal["batch_bytes_max"]  # noqa: Y015
+    _WhichOneofArgType__batch_bytes_max: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max"]  # noqa: Y015
     _WhichOneofReturnType__delete_grace_ms: _TypeAlias = _typing.Literal["delete_grace_ms"]  # noqa: Y015
     _WhichOneofArgType__delete_grace_ms: _TypeAlias = _typing.Literal["_delete_grace_ms", b"_delete_grace_ms"]  # noqa: Y015
+    _WhichOneofReturnType__engine: _TypeAlias = _typing.Literal["engine"]  # noqa: Y015
+    _WhichOneofArgType__engine: _TypeAlias = _typing.Literal["_engine", b"_engine"]  # noqa: Y015
+    _WhichOneofReturnType__file_model: _TypeAlias = _typing.Literal["file_model"]  # noqa: Y015
+    _WhichOneofArgType__file_model: _TypeAlias = _typing.Literal["_file_model", b"_file_model"]  # noqa: Y015
+    _WhichOneofReturnType__flush_bytes: _TypeAlias = _typing.Literal["flush_bytes"]  # noqa: Y015
+    _WhichOneofArgType__flush_bytes: _TypeAlias = _typing.Literal["_flush_bytes", b"_flush_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__flush_interval_ms: _TypeAlias = _typing.Literal["flush_interval_ms"]  # noqa: Y015
+    _WhichOneofArgType__flush_interval_ms: _TypeAlias = _typing.Literal["_flush_interval_ms", b"_flush_interval_ms"]  # noqa: Y015
+    _WhichOneofReturnType__flush_mode: _TypeAlias = _typing.Literal["flush_mode"]  # noqa: Y015
+    _WhichOneofArgType__flush_mode: _TypeAlias = _typing.Literal["_flush_mode", b"_flush_mode"]  # noqa: Y015
     _WhichOneofReturnType__local_retention_bytes: _TypeAlias = _typing.Literal["local_retention_bytes"]  # noqa: Y015
     _WhichOneofArgType__local_retention_bytes: _TypeAlias = _typing.Literal["_local_retention_bytes", b"_local_retention_bytes"]  # noqa: Y015
     _WhichOneofReturnType__local_retention_ms: _TypeAlias = _typing.Literal["local_retention_ms"]  # noqa: Y015
     _WhichOneofArgType__local_retention_ms: _TypeAlias = _typing.Literal["_local_retention_ms", b"_local_retention_ms"]  # noqa: Y015
+    _WhichOneofReturnType__min_insync: _TypeAlias = _typing.Literal["min_insync"]  # noqa: Y015
+    _WhichOneofArgType__min_insync: _TypeAlias = _typing.Literal["_min_insync", b"_min_insync"]  # noqa: Y015
+    _WhichOneofReturnType__on_full: _TypeAlias = _typing.Literal["on_full"]  # noqa: Y015
+    _WhichOneofArgType__on_full: _TypeAlias = _typing.Literal["_on_full", b"_on_full"]  # noqa: Y015
+    _WhichOneofReturnType__on_total_loss: _TypeAlias = _typing.Literal["on_total_loss"]  # noqa: Y015
+    _WhichOneofArgType__on_total_loss: _TypeAlias = _typing.Literal["_on_total_loss", b"_on_total_loss"]  # noqa: Y015
+    _WhichOneofReturnType__partitioner: _TypeAlias = _typing.Literal["partitioner"]  # noqa: Y015
+    _WhichOneofArgType__partitioner: _TypeAlias = _typing.Literal["_partitioner", b"_partitioner"]  # noqa: Y015
+    _WhichOneofReturnType__partitions: _TypeAlias = _typing.Literal["partitions"]  # noqa: Y015
+    _WhichOneofArgType__partitions: _TypeAlias = _typing.Literal["_partitions", b"_partitions"]  # noqa: Y015
+    _WhichOneofReturnType__record_bytes_max: _TypeAlias = _typing.Literal["record_bytes_max"]  # noqa: Y015
+    _WhichOneofArgType__record_bytes_max: _TypeAlias = _typing.Literal["_record_bytes_max", b"_record_bytes_max"]  # noqa: Y015
+    _WhichOneofReturnType__replication_factor: _TypeAlias = _typing.Literal["replication_factor"]  # noqa: Y015
+    _WhichOneofArgType__replication_factor: _TypeAlias = _typing.Literal["_replication_factor", b"_replication_factor"]  # noqa: Y015
     _WhichOneofReturnType__retention_bytes: _TypeAlias = _typing.Literal["retention_bytes"]  # noqa: Y015
     _WhichOneofArgType__retention_bytes: _TypeAlias = _typing.Literal["_retention_bytes", b"_retention_bytes"]  # noqa: Y015
     _WhichOneofReturnType__retention_ms: _TypeAlias = _typing.Literal["retention_ms"]  # noqa: Y015
     _WhichOneofArgType__retention_ms: _TypeAlias = _typing.Literal["_retention_ms", b"_retention_ms"]  # noqa: Y015
+    _WhichOneofReturnType__segment_age_ms: _TypeAlias = _typing.Literal["segment_age_ms"]  # noqa: Y015
+    _WhichOneofArgType__segment_age_ms: _TypeAlias = _typing.Literal["_segment_age_ms", b"_segment_age_ms"]  # noqa: Y015
+    _WhichOneofReturnType__segment_bytes: _TypeAlias = _typing.Literal["segment_bytes"]  # noqa: Y015
+    _WhichOneofArgType__segment_bytes: _TypeAlias = _typing.Literal["_segment_bytes", b"_segment_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__tier: _TypeAlias = _typing.Literal["tier"]  # noqa: Y015
+    _WhichOneofArgType__tier: _TypeAlias = _typing.Literal["_tier", b"_tier"]  # noqa: Y015
     _WhichOneofReturnType__tier_after_ms: _TypeAlias = _typing.Literal["tier_after_ms"]  # noqa: Y015
     _WhichOneofArgType__tier_after_ms: _TypeAlias = _typing.Literal["_tier_after_ms", b"_tier_after_ms"]  # noqa: Y015
+    _WhichOneofReturnType__tier_format: _TypeAlias = _typing.Literal["tier_format"]  # noqa: Y015
+    _WhichOneofArgType__tier_format: _TypeAlias = _typing.Literal["_tier_format", b"_tier_format"]  # noqa: Y015
+    _WhichOneofReturnType__uncompressed_bytes_max: _TypeAlias = _typing.Literal["uncompressed_bytes_max"]  # noqa: Y015
+    _WhichOneofArgType__uncompressed_bytes_max: _TypeAlias = _typing.Literal["_uncompressed_bytes_max", b"_uncompressed_bytes_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__batch_bytes_max) -> _WhichOneofReturnType__batch_bytes_max | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__delete_grace_ms) -> _WhichOneofReturnType__delete_grace_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__engine) -> _WhichOneofReturnType__engine | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__file_model) -> _WhichOneofReturnType__file_model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__flush_bytes) -> _WhichOneofReturnType__flush_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__flush_interval_ms) -> _WhichOneofReturnType__flush_interval_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__flush_mode) -> _WhichOneofReturnType__flush_mode | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__local_retention_bytes) -> _WhichOneofReturnType__local_retention_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__local_retention_ms) -> _WhichOneofReturnType__local_retention_ms | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_insync) -> _WhichOneofReturnType__min_insync | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__on_full) -> _WhichOneofReturnType__on_full | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__on_total_loss) -> _WhichOneofReturnType__on_total_loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partitioner) -> _WhichOneofReturnType__partitioner | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__partitions) -> _WhichOneofReturnType__partitions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__record_bytes_max) -> _WhichOneofReturnType__record_bytes_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replication_factor) -> _WhichOneofReturnType__replication_factor | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_bytes) -> _WhichOneofReturnType__retention_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_ms) -> _WhichOneofReturnType__retention_ms | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__segment_age_ms) -> _WhichOneofReturnType__segment_age_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__segment_bytes) -> _WhichOneofReturnType__segment_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tier) -> _WhichOneofReturnType__tier | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tier_after_ms) -> _WhichOneofReturnType__tier_after_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tier_format) -> _WhichOneofReturnType__tier_format | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__uncompressed_bytes_max) -> _WhichOneofReturnType__uncompressed_bytes_max | None: ...
 
 Global___TopicSettings: _TypeAlias = TopicSettings  # noqa: Y015
 

@@ -5,21 +5,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from icecore.codec.batch import BATCH_BYTES_CAP
-from icecore.model import (
-    NodeId,
-)
+from icecore.model import NodeId
 from icecore.process.log import LogFormat
-from icecore.process.settings import (
-    GIB,
-    MIB,
-    ByteSize,
-    Settings,
-    check_listen,
-    split_address,
-)
+from icecore.process.settings import GIB, MIB, ByteSize, Settings, check_listen, split_address
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore.rpc.addresses import Transport
+from icecore.topic_settings import BATCH_BYTES_CAP
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.files.whole_sync import SyncFs
 from icecore_node.timing import NodeTiming

@@ -8,7 +8,7 @@ R51 of docs/PROTOCOL.md.
 from collections import deque
 from math import inf
 
-from icecore.model import SegmentSettings
+from icecore.topic_settings import SegmentSettings
 from icecore_replication.effects import Append
 from icecore_replication.inputs import ProduceReceived
 from icecore_replication.leader_start import LeaderStart

@@ -8,7 +8,7 @@ their own, synced with each append.
 
 from typing import Any, Final
 
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SHARED_FILE, FlushMode
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, SHARED_FILE, FlushMode
 
 STORAGE: Final[dict[str, dict[str, Any]]] = {
     "files": {},

@@ -7,7 +7,7 @@ import asyncio
 
 from icecore.client import Admin
 from icecore.dev import LocalCluster
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 
 ENGINES = (ROCKSDB_ENGINE, MEMORY_ENGINE)

@@ -6,14 +6,8 @@ from collections.abc import Iterable
 import pytest
 
 from icecore.dev import LocalCluster
-from icecore.model import FlushMode
-from tests.cluster.test_restart import (
-    check_kept,
-    create_kept,
-    fill_kept,
-    is_lossy,
-    kill_everything,
-)
+from icecore.topic_settings import FlushMode
+from tests.cluster.test_restart import check_kept, create_kept, fill_kept, is_lossy, kill_everything
 from tests.cluster.traffic import create, numbered, produce, read_all
 
 NODES = (1, 2, 3)

@@ -12,7 +12,7 @@ import pytest
 
 from icecore.client import Admin, Producer
 from icecore.dev import LocalCluster
-from icecore.model import MEMORY_ENGINE
+from icecore.topic_settings import MEMORY_ENGINE
 from tests.cluster.traffic import create, read_all
 
 MIB = 1 << 20

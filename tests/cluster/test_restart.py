@@ -7,7 +7,8 @@ from typing import Any
 from icecore import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, FlushMode, SegmentState
+from icecore.model import SegmentState
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, FlushMode
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 
 KEPT: Mapping[str, Mapping[str, Any]] = {

@@ -5,14 +5,9 @@ from dataclasses import replace
 
 from icecore.codec.batch import HEADER_LENGTH, Compacted, assemble, pad8, parse_header, stamp
 from icecore.codec.chain import digest_step
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.storage.batches.batch_scan import empty_tail
-from icecore_node.storage.engine import (
-    AppendRequest,
-    BatchMark,
-    LogTail,
-    SegmentIdentity,
-)
+from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
 
 CLUSTER = bytes(range(16))
 TOPIC = bytes(range(16, 32))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import NotReplicaError, UnsupportedError
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.io.io_pool import IoWorker
 from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.metrics import NodeMetrics

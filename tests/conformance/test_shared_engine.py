@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.data_folder import DataFolder

@@ -9,15 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from icecore.model import (
-    Epoch,
-    NodeId,
-    Retention,
-    Segment,
-    SegmentId,
-    SegmentSettings,
-    SegmentState,
-)
+from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentState
+from icecore.topic_settings import Retention, SegmentSettings
 from icecore_coordinator.decisions import retention
 from icecore_coordinator.state.cluster_state import ClusterState, is_below_start
 from icecore_coordinator.state.records import (

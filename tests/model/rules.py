@@ -13,7 +13,8 @@ from itertools import combinations, product
 from typing import Any
 
 from icecore.errors import IcecoreError
-from icecore.model import NodeInfo, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_coordinator.decisions import segment_changes
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness

@@ -13,17 +13,9 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from icecore.errors import ConflictError
-from icecore.model import (
-    Epoch,
-    Incarnation,
-    NodeId,
-    Segment,
-    SegmentId,
-    SegmentSettings,
-    SegmentState,
-    Tiering,
-)
+from icecore.model import Epoch, Incarnation, NodeId, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierRecord, TierState
+from icecore.topic_settings import SegmentSettings, Tiering
 from icecore_coordinator.decisions import local_copies, retention, tiering
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (

@@ -4,7 +4,8 @@ Each calls the decisions of the coordinator on what the story says that nodes ha
 1 is the one that ends. Ends are exclusive offsets.
 """
 
-from icecore.model import UNAVAILABLE_ON_LOSS, NodeState, SegmentSettings
+from icecore.model import NodeState
+from icecore.topic_settings import UNAVAILABLE_ON_LOSS, SegmentSettings
 from icecore_coordinator.decisions.lossy_changes import (
     allow_total_loss,
     allow_unclean,

@@ -7,7 +7,8 @@ versions. Nobody calls nodes: what they answer is told by the commands of the st
 from collections.abc import Sequence
 
 from icecore.errors import ConflictError
-from icecore.model import NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeState, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_coordinator.decisions.segment_changes import Opening, open_tail, prepare
 from icecore_coordinator.decisions.topic_changes import create_topic, missing_partitions
 from icecore_coordinator.state.cluster_state import ClusterState, Placement

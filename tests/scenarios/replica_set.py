@@ -7,7 +7,8 @@ steps. What they want done is printed; what comes of it is up to the commands of
 from collections import deque
 from dataclasses import dataclass
 
-from icecore.model import NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeInfo, NodeState, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_replication import effects as out
 from icecore_replication.follower import FollowerCore
 from icecore_replication.inputs import FollowerInput, LeaderInput

@@ -7,7 +7,8 @@ Times are in milliseconds, ends are exclusive.
 """
 
 from icecore.errors import ConflictError, IcecoreError, OutOfSpaceError, UnavailableError
-from icecore.model import Acks, NodeState, SegmentSettings, SegmentState
+from icecore.model import Acks, NodeState, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_replication import inputs as into
 from icecore_replication.isr import IsrProposal, accept_isr_change
 from icecore_replication.leader import LeaderLimits

@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, Acks, Segment, SegmentState
+from icecore.model import Acks, Segment, SegmentState
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE
 from icecore_replication.recovery import FenceReply, may_decide
 from tests.simulation import schedule
 from tests.simulation.cluster import World

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.model import RESTART_EMPTY, FlushBounds
+from icecore.topic_settings import RESTART_EMPTY, FlushBounds
 from tests.simulation.cluster import World
 from tests.simulation.directed import plan, roles, until
 from tests.simulation.faults import Fault, Kind, Scene

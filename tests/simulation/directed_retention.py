@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from icecore.model import DELETE_OLDEST
+from icecore.topic_settings import DELETE_OLDEST
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.directed import PATIENCE_S, plan, roles
 from tests.simulation.expiring import ExpiringTopic

@@ -16,7 +16,8 @@ from icecore.client.admin.admin import Admin
 from icecore.client.consume.consumer import Consumer
 from icecore.client.produce.producer import Producer
 from icecore.errors import IcecoreError, TopicExistsError
-from icecore.model import DELETE_OLDEST, NO_LIMIT, REFUSE, Acks
+from icecore.model import Acks
+from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT, REFUSE
 from tests.simulation import checkers
 from tests.simulation.history import History, Outcome, Produce
 from tests.simulation.observer import Observer

@@ -6,7 +6,7 @@ import asyncio
 import random
 from dataclasses import replace
 
-from icecore.model import PARQUET_FORMAT, SEGMENT_FORMAT
+from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.faults_topics import loses_nothing
 from tests.simulation.plan import Plan

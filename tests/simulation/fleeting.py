@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from icecore.client.admin.admin import Admin
 from icecore.client.produce.producer import Producer
 from icecore.errors import IcecoreError, TopicExistsError, UnknownTopicError
-from icecore.model import UNAVAILABLE_ON_LOSS, Acks
+from icecore.model import Acks
+from icecore.topic_settings import UNAVAILABLE_ON_LOSS
 from tests.simulation import checkers
 from tests.simulation.history import History, Outcome, Produce, Read
 from tests.simulation.observer import Observer

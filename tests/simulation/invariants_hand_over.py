@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE
 from icecore_node.storage.control.control_store import ReplicaRow
 from icecore_node.storage.engine import LogEnd, SegmentIdentity
 from icecore_node.storage.engines import SHARED_ENGINE

@@ -4,14 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from icecore.model import DELETE_OLDEST, NO_LIMIT, SegmentState
+from icecore.model import SegmentState
+from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import (
-    Change,
-    PartitionKey,
-    PartitionRecord,
-    SegmentRecord,
-)
+from icecore_coordinator.state.records import Change, PartitionKey, PartitionRecord, SegmentRecord
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World

@@ -3,7 +3,8 @@
 import random
 from dataclasses import dataclass, replace
 
-from icecore.model import (
+from icecore.model import Acks
+from icecore.topic_settings import (
     MEMORY_ENGINE,
     OWN_FILE,
     PARQUET_FORMAT,
@@ -12,7 +13,6 @@ from icecore.model import (
     SEGMENT_ENGINE,
     SHARED_FILE,
     UNAVAILABLE_ON_LOSS,
-    Acks,
     FlushBounds,
 )
 from tests.simulation.faults import Fault

@@ -13,14 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from icecore.errors import IcecoreError
-from icecore.model import (
-    MEMORY_ENGINE,
-    SEGMENT_ENGINE,
-    SHARED_FILE,
-    Acks,
-    Segment,
-    SegmentState,
-)
+from icecore.model import Acks, Segment, SegmentState
+from icecore.topic_settings import MEMORY_ENGINE, SEGMENT_ENGINE, SHARED_FILE
 from tests.simulation import (
     checkers,
     directed,

@@ -4,14 +4,14 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from unittest import mock
 
 from icecore.rpc.ports import Clock, Net, Rng
+from icecore.topic_settings import SETTINGS
 from icecore_coordinator.coordinator import Coordinator
-from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
 from icecore_coordinator.timing import Timing
@@ -203,7 +203,8 @@ def make_coordinator(
 
 def small_segments() -> AbstractContextManager[object]:
     """Lets topics have segments far smaller than anyone wants in production."""
-    return mock.patch.object(topic_changes, "SEGMENT_BYTES_MIN", 1024)
+    row = SETTINGS["segment_bytes"]
+    return mock.patch.dict(SETTINGS, {row.name: replace(row, low=1024)})
 
 
 def coordinator_address(host: str) -> str:

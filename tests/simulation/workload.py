@@ -11,13 +11,9 @@ from icecore.client.consume.consumer import Consumer
 from icecore.client.produce import sender
 from icecore.client.produce.partition_queue import PartitionQueue
 from icecore.client.produce.producer import Producer
-from icecore.errors import (
-    IcecoreError,
-    InternalError,
-    InvalidRequestError,
-    UnknownTopicError,
-)
-from icecore.model import Acks, FlushMode
+from icecore.errors import IcecoreError, InternalError, InvalidRequestError, UnknownTopicError
+from icecore.model import Acks
+from icecore.topic_settings import FlushMode
 from tests.simulation.history import Outcome, Produce, Read
 from tests.simulation.labels import key_of, tags_of
 from tests.simulation.plan import Plan

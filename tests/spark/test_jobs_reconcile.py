@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from icecore.blocking import Admin, Producer
-from icecore.client.types import TopicSettings
 from icecore.dev import LocalCluster
 from icecore.spark.jobs import arguments, reconcile
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
+from icecore.topic_settings import TopicSettings
 from tests.spark.clusters import plain_url
 
 RECORDS = 3_000

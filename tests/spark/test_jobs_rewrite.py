@@ -10,11 +10,11 @@ from pyspark.sql import Row, SparkSession
 
 from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
-from icecore.client.types import TopicSettings
 from icecore.dev import LocalCluster
 from icecore.spark.jobs import arguments
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
+from icecore.topic_settings import TopicSettings
 from tests.spark.clusters import plain_url
 
 RECORDS = 12_000

@@ -3,14 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from icecore.model import NodeState, Retention, Segment, SegmentSettings
-from icecore_coordinator.decisions.segment_changes import (
-    Opening,
-    Sealing,
-    open_tail,
-    prepare,
-    seal,
-)
+from icecore.model import NodeState, Segment
+from icecore.topic_settings import Retention, SegmentSettings
+from icecore_coordinator.decisions.segment_changes import Opening, Sealing, open_tail, prepare, seal
 from icecore_coordinator.decisions.topic_changes import (
     alter_topic,
     create_topic,

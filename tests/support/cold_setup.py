@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from icecore.errors import IcecoreError, NotReplicaError
-from icecore.model import Segment, SegmentId, SegmentSettings, SegmentState
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore.rpc import convert
+from icecore.topic_settings import SegmentSettings
 from icecore.v1 import coordinator_pb2
 from icecore_node.cold.admission import Admission
 from icecore_node.cold.cache import ColdCache

@@ -23,11 +23,12 @@ from icecore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from icecore.model import KEEP_ALL, NodeInfo, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeInfo, Segment, SegmentState
 from icecore.rpc import convert, framing
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import CallContext, Handlers
 from icecore.rpc.transports import Transports
+from icecore.topic_settings import KEEP_ALL, SegmentSettings
 from icecore.v1 import admin_pb2, data_pb2
 from tests.support.fake_positions import FakePositions
 from tests.support.fake_query import answer_query, only_matching

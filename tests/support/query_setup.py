@@ -17,10 +17,11 @@ from icecore.codec import batch, record
 from icecore.codec.batch import Codec, Compacted
 from icecore.codec.columns import Headers, Record
 from icecore.codec.hashes import header_hash, header_hashes, key_hash, tag_hash
-from icecore.model import SEGMENT_ENGINE, Segment, SegmentId, SegmentSettings, SegmentState
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore.rpc import framing
 from icecore.rpc.ports import CallContext, join
 from icecore.rpc.record_columns import from_proto
+from icecore.topic_settings import SEGMENT_ENGINE, SegmentSettings
 from icecore.v1 import data_pb2
 from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork

@@ -6,7 +6,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_replication.checked import Checked
 from icecore_replication.effects import LeaderEffect
 from icecore_replication.inputs import FollowerProgress, LeaderInput, LocalDurable, ProduceReceived

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from icecore.model import Tiering
 from icecore.tier_records import TierCopy, TierRecord
+from icecore.topic_settings import Tiering
 from icecore_coordinator.decisions.digest_changes import set_full_digest
 from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.tiering import Attempt, begin, publish

@@ -6,17 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from icecore.codec.batch import Codec
-from icecore.model import (
-    PARQUET_FORMAT,
-    Epoch,
-    Generation,
-    Incarnation,
-    Segment,
-    SegmentId,
-    SegmentState,
-    Token,
-)
+from icecore.model import Epoch, Generation, Incarnation, Segment, SegmentId, SegmentState, Token
 from icecore.rpc import convert
+from icecore.topic_settings import PARQUET_FORMAT
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.io.heavy_work import HeavyWork

@@ -29,7 +29,8 @@ PACKAGES = {
 # or a single file; the longest name that fits is the one that counts.
 ROOMS = {
     "icecore": (
-        *("errors", "model", "extras", "tier_records", "v1", "codec", "process.log", "rpc"),
+        *("errors", "topic_settings", "model", "extras", "tier_records", "v1", "codec"),
+        *("process.log", "rpc"),
         "process",
         *("client.checks", "client.retries", "client.types", "client.conditions"),
         *("client.cluster", "client.produce", "client.consume", "client.lookup", "client.admin"),

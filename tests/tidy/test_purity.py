@@ -21,6 +21,7 @@ PURE_MAY_IMPORT = (
     "icecore.codec.checksum",
     "icecore.model",
     "icecore.tier_records",
+    "icecore.topic_settings",
     *PURE,
 )
 IMPURE_STDLIB = frozenset(

@@ -8,7 +8,8 @@ lost: nothing is, for the published one has all of it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from icecore.model import NO_LIMIT, NodeId, SegmentId, SegmentState
+from icecore.model import NodeId, SegmentId, SegmentState
+from icecore.topic_settings import NO_LIMIT
 from icecore_coordinator.state.cluster_state import ClusterState, may_lose_copies
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,

@@ -8,7 +8,8 @@ a topic orders beforehand for the case that no copy can be trusted (``on_total_l
 from collections.abc import Callable, Mapping
 
 from icecore.errors import InvalidRequestError
-from icecore.model import RESTART_EMPTY, NodeId, SegmentId, SegmentState
+from icecore.model import NodeId, SegmentId, SegmentState
+from icecore.topic_settings import RESTART_EMPTY
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment, without_copies

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from icecore.errors import OffsetOutOfRangeError, UnknownTopicError
-from icecore.model import DELETE_OLDEST, NO_LIMIT, NodeId, Segment, SegmentId, SegmentState
+from icecore.model import NodeId, Segment, SegmentId, SegmentState
+from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     drop_tiered,

@@ -10,21 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
-from icecore.model import (
-    Epoch,
-    Retention,
-    Segment,
-    SegmentSettings,
-    SegmentState,
-    Tiering,
-    check_topic_name,
-)
-from icecore.tier_records import (
-    TierCopy,
-    TierRecord,
-    TierState,
-    TierTopicRecord,
-)
+from icecore.model import Epoch, Segment, SegmentState, check_topic_name
+from icecore.tier_records import TierCopy, TierRecord, TierState, TierTopicRecord
+from icecore.topic_settings import SETTINGS, Retention, SegmentSettings, Tiering
 from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
 from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
@@ -112,9 +100,9 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
             "first, if it is left of an import that nobody goes on with",
             topic=found.name,
         )
-    topic_changes.check_partitions(topic.partitions)
+    SETTINGS["partitions"].check(topic.partitions)
     topic_changes.check_settings(topic.settings, nodes)
-    topic_changes.check_grace(topic.delete_grace_ms)
+    SETTINGS["delete_grace_ms"].check(topic.delete_grace_ms)
     topic_changes.check_retention(topic.retention, topic.settings)
     # Whether a node has the store does not matter yet: it may have been refused until now.
     topic_changes.check_tiering(state, replace(topic.tiering, is_on=False), topic.retention)
@@ -125,7 +113,7 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
         settings=topic.settings,
         is_deleted=True,
         delete_grace_ms=topic.delete_grace_ms,
-        grace_left_ms=topic_changes.DELETE_GRACE_MS_MAX,
+        grace_left_ms=SETTINGS["delete_grace_ms"].high,
         partition_counts=(topic.partitions,),
         retention=topic.retention,
         tiering=topic.tiering,

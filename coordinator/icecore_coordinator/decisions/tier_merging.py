@@ -12,15 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from icecore.errors import ConflictError, InvalidRequestError
-from icecore.model import (
-    FIRST_GENERATION,
-    NO_INCARNATION,
-    NO_NODE,
-    PARQUET_FORMAT,
-    NodeId,
-    SegmentId,
-)
+from icecore.model import FIRST_GENERATION, NO_INCARNATION, NO_NODE, NodeId, SegmentId
 from icecore.tier_records import TierCopy, TierRecord, TierState
+from icecore.topic_settings import PARQUET_FORMAT
 from icecore_coordinator.decisions.tiering import (
     COUNTER,
     SEGMENT_IDS,
@@ -37,12 +31,7 @@ from icecore_coordinator.state.cluster_state import (
     is_published,
     next_of,
 )
-from icecore_coordinator.state.records import (
-    Change,
-    PartitionKey,
-    SegmentRecord,
-    updated,
-)
+from icecore_coordinator.state.records import Change, PartitionKey, SegmentRecord, updated
 
 RECORDS_MAX = 4_000_000
 """Of a merged segment: whoever makes it holds the entries of its index in memory."""

@@ -7,34 +7,26 @@ by whoever finds it so, which makes creation and recovery the same path.
 from dataclasses import replace
 from typing import Any
 
-from icecore.codec.batch import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
-from icecore.errors import (
-    InvalidRequestError,
-    NotEnoughReplicasError,
-    UnsupportedError,
-)
-from icecore.model import (
-    ENGINES,
-    FILE_MODELS,
+from icecore.errors import InvalidRequestError, NotEnoughReplicasError, UnsupportedError
+from icecore.model import check_topic_name
+from icecore.topic_settings import (
     KEEP_ALL,
     MEMORY_ENGINE,
     NO_LIMIT,
     NOT_TIERED,
-    ON_FULL,
-    ON_TOTAL_LOSS,
     OWN_FILE,
     RESTART_EMPTY,
     ROCKSDB_ENGINE,
     SEGMENT_ENGINE,
+    SETTINGS,
     SHARED_FILE,
-    TIER_FORMATS,
     UNAVAILABLE_ON_LOSS,
     FlushMode,
     Retention,
     SegmentSettings,
     Tiering,
     check_indexed_headers,
-    check_topic_name,
+    check_values,
 )
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
@@ -53,33 +45,9 @@ from icecore_coordinator.state.records import (
     updated,
 )
 
-PARTITIONS_MAX = 10_000
 DEFAULT_REPLICATION_FACTOR = 3
-PARTITIONERS = ("xxh64", "custom")
-STORAGE = {"engine": ENGINES, "file_model": FILE_MODELS, "on_total_loss": ON_TOTAL_LOSS}
 OFFERED = (SEGMENT_ENGINE, f"{SEGMENT_ENGINE}/{SHARED_FILE}", ROCKSDB_ENGINE, MEMORY_ENGINE)
-"""What active segments can be kept in."""
-FLUSH_BOUNDS = {"flush_interval_ms": 3_600_000, "flush_bytes": 1 << 30}
-"""Greatest values; beyond them nobody would mean what they say."""
-SEGMENT_BYTES_MIN = 64 << 10
-SEGMENT_AGE_MS_MIN = 1_000
-SEGMENT_AGE_MS_MAX = 100 * 366 * 24 * 3600 * 1000
-REPLICATION_FACTOR_MAX = 32
-"""More is refused for good; more than nodes are up may be granted in a moment."""
-BATCH_CAPS = {
-    "record_bytes_max": RECORD_BYTES_CAP,
-    "batch_bytes_max": BATCH_BYTES_CAP,
-    "uncompressed_bytes_max": UNCOMPRESSED_BYTES_CAP,
-}
-RETENTION_MAX = 1 << 60
-"""Of milliseconds, and of bytes."""
-DELETE_GRACE_MS_MAX = 10 * 366 * 24 * 3600 * 1000
-
-
-def check_partitions(partitions: int) -> None:
-    """Raises InvalidRequestError."""
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidRequestError(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+"""Storage of active segments that this version has."""
 
 
 def completed(settings: SegmentSettings, nodes: int) -> SegmentSettings:
@@ -110,27 +78,16 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
         NotEnoughReplicasError: fewer nodes are up than copies are wanted.
     """
     factor = settings.replication_factor
+    check_values(settings)
     check_storage(settings)
-    if factor > REPLICATION_FACTOR_MAX:
+    if settings.min_insync > factor:
         raise InvalidRequestError(
-            f"replication_factor {factor} is more than {REPLICATION_FACTOR_MAX}"
+            f"min_insync {settings.min_insync} is above replication_factor {factor}: with fewer "
+            "copies no acks=all could be answered"
         )
-    if not SEGMENT_AGE_MS_MIN <= settings.segment_age_ms <= SEGMENT_AGE_MS_MAX:
-        raise InvalidRequestError(
-            f"segment_age_ms is {SEGMENT_AGE_MS_MIN} to {SEGMENT_AGE_MS_MAX}, not "
-            f"{settings.segment_age_ms}"
-        )
-    if not 1 <= settings.min_insync <= factor:
-        raise InvalidRequestError(
-            f"min_insync {settings.min_insync} must be between 1 and replication_factor {factor}"
-        )
-    if settings.partitioner not in PARTITIONERS:
-        raise InvalidRequestError(
-            f"partitioner {settings.partitioner!r} must be one of {', '.join(PARTITIONERS)}"
-        )
-    if settings.segment_bytes < SEGMENT_BYTES_MIN:
-        raise InvalidRequestError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}")
-    check_batch_limits(settings)
+    for larger in ("batch_bytes_max", "uncompressed_bytes_max"):
+        if settings.record_bytes_max > getattr(settings, larger):
+            raise InvalidRequestError(f"record_bytes_max must not exceed {larger}")
     check_indexed_headers(settings.indexed_headers)
     if factor > nodes:
         raise NotEnoughReplicasError(
@@ -141,10 +98,6 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
 
 def check_storage(settings: SegmentSettings) -> None:
     """Whether there is such storage. Raises InvalidRequestError, UnsupportedError."""
-    for name, known in STORAGE.items():
-        value = getattr(settings, name)
-        if value not in known:
-            raise InvalidRequestError(f"{name} {value[:64]!r} must be one of {', '.join(known)}")
     if settings.file_model == SHARED_FILE and settings.engine != SEGMENT_ENGINE:
         raise InvalidRequestError(
             f"file_model {SHARED_FILE} is one of engine {SEGMENT_ENGINE}; engine "
@@ -155,21 +108,8 @@ def check_storage(settings: SegmentSettings) -> None:
             f"flush_mode async is one of engine {SEGMENT_ENGINE} with file_model {OWN_FILE}; "
             f"{settings.active_engine} has its own rule"
         )
-    for name, greatest in FLUSH_BOUNDS.items():
-        if not 1 <= getattr(settings, name) <= greatest:
-            raise InvalidRequestError(f"{name} must be between 1 and {greatest}")
     if settings.active_engine not in OFFERED:
         raise UnsupportedError(f"storage {settings.active_engine} is not offered yet")
-
-
-def check_batch_limits(settings: SegmentSettings) -> None:
-    """Whether every reader can take what leaders would (R70). Raises InvalidRequestError."""
-    for name, cap in BATCH_CAPS.items():
-        if not 1 <= getattr(settings, name) <= cap:
-            raise InvalidRequestError(f"{name} must be between 1 and {cap} bytes")
-    for larger in ("batch_bytes_max", "uncompressed_bytes_max"):
-        if settings.record_bytes_max > getattr(settings, larger):
-            raise InvalidRequestError(f"record_bytes_max must not exceed {larger}")
 
 
 def create_topic(
@@ -190,10 +130,10 @@ def create_topic(
         InvalidTopicNameError, InvalidRequestError, NotEnoughReplicasError: see the checks.
     """
     check_topic_name(name)
-    check_partitions(partitions)
+    SETTINGS["partitions"].check(partitions)
     check_free(state, name)
     check_settings(settings, len(eligible_nodes(state, live)))
-    check_grace(delete_grace_ms)
+    SETTINGS["delete_grace_ms"].check(delete_grace_ms)
     check_retention(retention, settings)
     check_tiering(state, tiering, retention)
     topic = TopicRecord(
@@ -210,46 +150,21 @@ def create_topic(
     return Change((topic,))
 
 
-def check_grace(delete_grace_ms: int) -> None:
-    """Raises InvalidRequestError."""
-    if delete_grace_ms > DELETE_GRACE_MS_MAX:
-        raise InvalidRequestError(
-            f"delete_grace_ms is at most {DELETE_GRACE_MS_MAX} (ten years), not {delete_grace_ms}"
-        )
-
-
 def check_retention(retention: Retention, settings: SegmentSettings) -> None:
     """Whether segments of these settings can be kept so. Raises InvalidRequestError."""
-    least = {"retention_ms": 1, "retention_bytes": settings.segment_bytes}
-    for name, low in least.items():
-        value = getattr(retention, name)
-        if value != NO_LIMIT and not low <= value <= RETENTION_MAX:
-            why = ", the segment_bytes: whole segments go" if name == "retention_bytes" else ""
-            raise InvalidRequestError(
-                f"{name} is -1 (no limit) or from {low} to {RETENTION_MAX}, not {value}{why}"
-            )
-    if retention.on_full not in ON_FULL:
+    check_values(retention)
+    if NO_LIMIT != retention.retention_bytes < settings.segment_bytes:
         raise InvalidRequestError(
-            f"on_full {retention.on_full[:64]!r} must be one of {', '.join(ON_FULL)}"
+            f"retention_bytes {retention.retention_bytes} is below segment_bytes "
+            f"{settings.segment_bytes}: whole segments go; raise it, or make segments smaller"
         )
 
 
 def check_tiering(state: ClusterState, tiering: Tiering, retention: Retention) -> None:
     """Whether a topic that keeps this can be tiered so. Raises InvalidRequestError."""
-    if tiering.tier_format not in TIER_FORMATS:
-        raise InvalidRequestError(
-            f"tier_format {tiering.tier_format[:64]!r} must be one of {', '.join(TIER_FORMATS)}"
-        )
-    if not 0 <= tiering.tier_after_ms <= RETENTION_MAX:
-        raise InvalidRequestError(
-            f"tier_after_ms is from 0 to {RETENTION_MAX}, not {tiering.tier_after_ms}"
-        )
+    check_values(tiering)
     for name in ("retention_ms", "retention_bytes"):
         local, total = getattr(tiering, f"local_{name}"), getattr(retention, name)
-        if local != NO_LIMIT and not 0 <= local <= RETENTION_MAX:
-            raise InvalidRequestError(
-                f"local_{name} is -1 (no limit) or from 0 to {RETENTION_MAX}, not {local}"
-            )
         if NO_LIMIT not in (local, total) and local > total:
             raise InvalidRequestError(
                 f"local_{name} {local} is above {name} {total}: nodes keep nothing longer than the "
@@ -284,7 +199,7 @@ def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
         InvalidRequestError: the number is no larger than it was, or too large.
     """
     topic = state.topic(name)
-    check_partitions(partitions)
+    SETTINGS["partitions"].check(partitions)
     if partitions < topic.partitions:
         raise InvalidRequestError(
             f"topic {name!r} has {topic.partitions} partitions and keeps them; asked for "
@@ -315,7 +230,7 @@ def alter_topic(
     topic = state.topic(name)
     grace_ms = topic.delete_grace_ms if delete_grace_ms is None else delete_grace_ms
     check_settings(settings, len(eligible_nodes(state, live)))
-    check_grace(grace_ms)
+    SETTINGS["delete_grace_ms"].check(grace_ms)
     kept = topic.retention if retention is None else retention
     check_retention(kept, settings)
     tiered = topic.tiering if tiering is None else tiering

@@ -3,16 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from icecore.model import (
-    NO_NODE,
-    NO_SEGMENT,
-    FlushMode,
-    NodeId,
-    SegmentId,
-    SegmentSettings,
-    SegmentState,
-)
+from icecore.model import NO_NODE, NO_SEGMENT, NodeId, SegmentId, SegmentState
 from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
+from icecore.topic_settings import FlushMode, SegmentSettings
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import NodeInfo
 from icecore.v1.coordinator_pb2 import SegmentAssignment
@@ -46,7 +39,7 @@ OF_ENGINE = ("engine", "file_model", "on_total_loss")
 
 
 def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None) -> SegmentSettings:
-    """Segment settings of a message; zero fields stay as ``given``.
+    """Segment settings of a message; fields that it does not say stay as ``given``.
 
     Without ``given``, replication_factor and min_insync may come out as 0 = not said.
     """

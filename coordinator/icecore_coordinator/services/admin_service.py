@@ -7,12 +7,13 @@ Messages to values, outcomes to messages, nothing else: ``topics`` and ``lossy_a
 from collections.abc import Mapping
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
-from icecore.model import KEEP_ALL, NOT_TIERED, NodeId, SegmentId, check_topic_name
+from icecore.model import NodeId, SegmentId, check_topic_name
 from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import ADMIN
 from icecore.rpc.ports import CallContext, Handlers, Received, UnaryHandler
 from icecore.rpc.turns import Turns
+from icecore.topic_settings import KEEP_ALL, NOT_TIERED
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
@@ -92,7 +93,7 @@ class AdminService:
             asked = with_defaults(request.settings, self._defaults)
             topic = await self._topics.create(
                 request.name,
-                asked.partitions or 1,
+                asked.partitions if asked.HasField("partitions") else 1,
                 settings_of(asked),
                 grace_of(asked),
                 retention_with(KEEP_ALL, asked),
@@ -123,7 +124,7 @@ class AdminService:
 
     async def _alter_topic(self, body: Received, _: CallContext) -> bytes:
         request = parse(pb.AlterTopicRequest, body)
-        if request.settings.partitions:
+        if request.settings.HasField("partitions"):
             raise InvalidRequestError("partitions are added by AddPartitions")
         if request.clear_indexed_headers and request.settings.indexed_headers:
             raise InvalidRequestError("indexed_headers are to be cleared and set at once")

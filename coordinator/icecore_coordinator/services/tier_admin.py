@@ -6,12 +6,13 @@ Messages to values, outcomes to messages, nothing else.
 from collections.abc import Callable, Iterator
 
 from icecore.errors import ConflictError, InvalidRequestError
-from icecore.model import KEEP_ALL, NOT_TIERED, Epoch, Generation, Segment, SegmentId, SegmentState
+from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.rpc.convert import retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.rpc.turns import Turns
 from icecore.tier_records import TierCopy, TierRecord, TierState
+from icecore.topic_settings import KEEP_ALL, NOT_TIERED
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.config import TopicDefaults

@@ -11,24 +11,20 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
-    KEEP_ALL,
     NO_INCARNATION,
     NO_NODE,
     NO_SEGMENT,
-    NOT_TIERED,
     Epoch,
     Incarnation,
     NodeId,
     ProducerEpoch,
     ProducerId,
-    Retention,
     Segment,
     SegmentId,
-    SegmentSettings,
     SegmentState,
-    Tiering,
 )
 from icecore.tier_records import TierRecord, TierTopicRecord
+from icecore.topic_settings import KEEP_ALL, NOT_TIERED, Retention, SegmentSettings, Tiering
 
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic id and partition number."""

@@ -15,17 +15,10 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from icecore.model import (
-    NOT_TIERED,
-    NodeId,
-    Retention,
-    Segment,
-    SegmentSettings,
-    SegmentState,
-    Tiering,
-)
+from icecore.model import NodeId, Segment, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
+from icecore.topic_settings import NOT_TIERED, Retention, SegmentSettings, Tiering
 from icecore_coordinator.decisions import topic_changes, topic_deletion
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes

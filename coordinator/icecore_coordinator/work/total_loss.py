@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from icecore.errors import IcecoreError
-from icecore.model import RESTART_EMPTY, NodeId, Segment
+from icecore.model import NodeId, Segment
 from icecore.process.log import event
+from icecore.topic_settings import RESTART_EMPTY
 from icecore_coordinator.decisions.lossy_changes import allow_total_loss
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change

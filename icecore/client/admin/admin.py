@@ -40,18 +40,13 @@ from icecore.client.types import (
     SavedPosition,
     SnapshotHold,
     TopicDescription,
-    TopicFields,
-    TopicSettings,
 )
-from icecore.errors import (
-    InvalidRequestError,
-    TopicExistsError,
-    UnknownTopicError,
-)
+from icecore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from icecore.model import Segment
 from icecore.rpc import convert
 from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
+from icecore.topic_settings import TopicFields, TopicSettings
 from icecore.v1 import admin_pb2
 
 LEASE_ID_BYTES: Final = 16

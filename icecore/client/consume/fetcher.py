@@ -23,7 +23,7 @@ from icecore.client.consume.places import READ, Place, Places
 from icecore.client.consume.reader import Chunk, Reader
 from icecore.client.consume.waiting_polls import Asked, WaitingPolls
 from icecore.client.consume.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
-from icecore.codec.batch import BATCH_BYTES_CAP, LeaderFlag, iter_batches, verify_producer_crc
+from icecore.codec.batch import LeaderFlag, iter_batches, verify_producer_crc
 from icecore.codec.columns import has_pyarrow
 from icecore.codec.runs import RUN_BATCHES_MAX, RUN_BYTES_MAX, may_follow, size_of
 from icecore.codec.selection import Selection
@@ -40,6 +40,7 @@ from icecore.errors import (
 from icecore.rpc import convert, framing
 from icecore.rpc.filters import selection_to_proto
 from icecore.rpc.methods import DATA
+from icecore.topic_settings import BATCH_BYTES_CAP
 from icecore.v1 import data_pb2
 
 _log = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from icecore.errors import IcecoreError, NotReplicaError
-from icecore.model import PARQUET_FORMAT, Segment, SegmentId
+from icecore.model import Segment, SegmentId
 from icecore.rpc import convert
 from icecore.rpc.ports import Clock
+from icecore.topic_settings import PARQUET_FORMAT
 from icecore.v1 import coordinator_pb2
 from icecore_node.timing import NodeTiming
 

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
 
-from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import IcecoreError, InvalidRequestError, StorageError
 from icecore.model import Segment, SegmentId
 from icecore.process.log import event
+from icecore.topic_settings import UNCOMPRESSED_BYTES_CAP
 from icecore_node.cold.admission import Admission
 from icecore_node.cold.cache import ColdCache
 from icecore_node.cold.cold_log import ColdLog, Held, RawPart, gathered

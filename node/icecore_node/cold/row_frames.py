@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Final, TypeGuard
 
 from icecore.codec import batch, row_group
+from icecore.topic_settings import BATCH_BYTES_CAP
 from icecore_node.ports import Buffer
 from icecore_node.tiering.manifest import RawBatch, RowGroup, SegmentFacts
 
-FRAME_BYTES_MAX: Final = batch.BATCH_BYTES_CAP
+FRAME_BYTES_MAX: Final = BATCH_BYTES_CAP
 """As stored; a larger row group is cut into batches."""
 _AROUND_BYTES: Final = 4096
 """More than a header and a footer of one row group take."""

@@ -11,9 +11,10 @@ from typing import Final
 from weakref import WeakSet
 
 from icecore.errors import ThrottledError
-from icecore.model import MEMORY_ENGINE, SegmentId
+from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
+from icecore.topic_settings import MEMORY_ENGINE
 from icecore_node.roles.leader import Leader
 from icecore_node.storage.memory_levels import SPARE_SHARE, is_tight, tails_to_roll
 from icecore_node.storage.port import HeldMemory

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Set
 
 from icecore.errors import SHORTAGES, IcecoreError
-from icecore.model import MEMORY_ENGINE, SegmentId
+from icecore.model import SegmentId
 from icecore.process.log import event
+from icecore.topic_settings import MEMORY_ENGINE
 from icecore_node.context import NodeContext
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.damage import Damage

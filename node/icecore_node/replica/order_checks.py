@@ -13,22 +13,18 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
-    ENGINES,
-    FILE_MODELS,
     Epoch,
     NodeState,
     ProducerEpoch,
     ProducerId,
     Segment,
     SegmentId,
-    SegmentSettings,
     SegmentState,
     Token,
 )
-from icecore.process.log import (
-    event,
-)
+from icecore.process.log import event
 from icecore.rpc.convert import settings_from_proto
+from icecore.topic_settings import ENGINES, FILE_MODELS, SegmentSettings
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
 from icecore_node.replica.replica import Replica

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
 from icecore.errors import SHORTAGES, IcecoreError, NotReplicaError, StorageError
 from icecore.process.log import event
+from icecore.topic_settings import UNCOMPRESSED_BYTES_CAP
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.replica.damage import Damage

@@ -16,18 +16,10 @@ from typing import Protocol, assert_never
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
 from icecore.errors import IcecoreError
-from icecore.model import (
-    Acks,
-    Epoch,
-    FlushMode,
-    NodeId,
-    Segment,
-    SegmentId,
-)
-from icecore.process.log import (
-    event,
-)
+from icecore.model import Acks, Epoch, NodeId, Segment, SegmentId
+from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
+from icecore.topic_settings import FlushMode
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.beat_news import BeatNews, LedLog

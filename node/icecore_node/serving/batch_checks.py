@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from icecore.codec import batch, record
 from icecore.codec.batch import BatchHeader, BatchLimits, Codec
 from icecore.errors import BatchTooLargeError, IcecoreError, InvalidRequestError
-from icecore.model import SegmentSettings
+from icecore.topic_settings import SegmentSettings
 from icecore_node.io.heavy_work import HeavyWork
 
 INFLATED_ON_LOOP_BYTES = 128 << 10

@@ -10,18 +10,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from icecore.codec.batch import UNCOMPRESSED_BYTES_CAP
-from icecore.errors import (
-    IcecoreError,
-    InvalidRequestError,
-    NotReplicaError,
-    UnknownTopicError,
-)
+from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnknownTopicError
 from icecore.model import SegmentId
 from icecore.rpc import convert, framing
 from icecore.rpc.filters import selection_from_proto
 from icecore.rpc.ports import Body, CallContext, Received
 from icecore.rpc.turns import Turns
+from icecore.topic_settings import UNCOMPRESSED_BYTES_CAP
 from icecore.v1 import data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.readers import PartitionKey, Readers

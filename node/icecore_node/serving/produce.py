@@ -19,18 +19,14 @@ from typing import TypeAlias
 
 from icecore.codec import record
 from icecore.codec.hashes import header_hashes
-from icecore.errors import (
-    IcecoreError,
-    InvalidRequestError,
-    RequestTimeoutError,
-    ThrottledError,
-)
-from icecore.model import Acks, FlushMode
+from icecore.errors import IcecoreError, InvalidRequestError, RequestTimeoutError, ThrottledError
+from icecore.model import Acks
 from icecore.rpc import convert, framing
 from icecore.rpc.handling import failure_of
 from icecore.rpc.methods import DATA
 from icecore.rpc.ports import Admitted, Answer, Body, CallContext, DirectHandler, Received
 from icecore.rpc.turns import Turns
+from icecore.topic_settings import FlushMode
 from icecore.v1 import common_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork

@@ -24,7 +24,8 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 from icecore.codec.batch import Buffer
 from icecore.codec.columns import Int64s
 from icecore.errors import IcecoreError
-from icecore.model import SEGMENT_ENGINE, Epoch, FlushBounds, Generation, SegmentId
+from icecore.model import Epoch, Generation, SegmentId
+from icecore.topic_settings import SEGMENT_ENGINE, FlushBounds
 
 
 def io_worker(topic_id: bytes, partition: int, workers: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from icecore.errors import SHORTAGES, IcecoreError
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, SHARED_FILE
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, SHARED_FILE
 from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.keepers import FIRST_DISK, keeper_of

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
-from icecore.model import SEGMENT_ENGINE, SegmentId
+from icecore.model import SegmentId
 from icecore.process.log import event
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
 from icecore_node.storage.control.keepers import engine_of

@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from icecore.errors import IcecoreError
-from icecore.model import SEGMENT_ENGINE, SegmentId, Token
+from icecore.model import SegmentId, Token
 from icecore.process.log import event
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import QUARANTINED, SEALED, ReplicaRow
 from icecore_node.storage.control.keepers import engine_of

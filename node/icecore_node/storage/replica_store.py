@@ -17,12 +17,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from icecore.errors import (
-    IcecoreError,
-    NotReplicaError,
-)
-from icecore.model import SEGMENT_ENGINE, SegmentId
+from icecore.errors import IcecoreError, NotReplicaError
+from icecore.model import SegmentId
 from icecore.process.log import event
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
@@ -34,14 +32,7 @@ from icecore_node.storage.control.control_store import (
 from icecore_node.storage.control.keepers import FIRST_DISK
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
-from icecore_node.storage.engine import (
-    AppendRequest,
-    Engine,
-    FoundLog,
-    LogEnd,
-    LogTail,
-    SealedLogs,
-)
+from icecore_node.storage.engine import AppendRequest, Engine, FoundLog, LogEnd, LogTail, SealedLogs
 from icecore_node.storage.hand_over import HandOver
 from icecore_node.storage.late_syncs import LateSyncs
 from icecore_node.storage.port import FoundReplica

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from icecore.model import PARQUET_FORMAT, SEGMENT_FORMAT
+from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.tiering.bucket import Bucket, FoundManifest, TopicObjects
 from icecore_node.tiering.bucket_check import name_of, overlaps, published_of
 from icecore_node.tiering.manifest import Manifest

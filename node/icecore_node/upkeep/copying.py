@@ -19,18 +19,11 @@ from icecore.errors import (
     NotReplicaError,
     StorageError,
 )
-from icecore.model import (
-    SEGMENT_ENGINE,
-    Epoch,
-    Segment,
-    SegmentState,
-    Token,
-)
-from icecore.process.log import (
-    event,
-)
+from icecore.model import Epoch, Segment, SegmentState, Token
+from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore.v1 import coordinator_pb2, replication_pb2
 from icecore_node.context import NodeContext
 from icecore_node.registry.finish_seal import SealFinisher

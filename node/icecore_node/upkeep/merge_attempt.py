@@ -7,8 +7,8 @@ source, computed from what is read back: the coordinator compares them with thos
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
-from icecore.model import PARQUET_FORMAT
 from icecore.tier_records import ROWS
+from icecore.topic_settings import PARQUET_FORMAT
 from icecore_node.context import NodeContext
 from icecore_node.tiering.manifest import (
     INDEX,
@@ -19,11 +19,7 @@ from icecore_node.tiering.manifest import (
     SegmentFacts,
     parse_published,
 )
-from icecore_node.tiering.merged_segment import (
-    MergedEntries,
-    SourceDigests,
-    check_sources,
-)
+from icecore_node.tiering.merged_segment import MergedEntries, SourceDigests, check_sources
 from icecore_node.tiering.parquet_object import ParquetEncoder
 from icecore_node.tiering.tiered_segment import TieredSegment
 from icecore_node.upkeep.copy_writer import PART_BYTES, CopyWriter, Uploaded

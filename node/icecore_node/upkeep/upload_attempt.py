@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from icecore.errors import SHORTAGES, StorageError, UnavailableError
-from icecore.model import PARQUET_FORMAT
 from icecore.process.log import event
 from icecore.tier_records import ROWS
+from icecore.topic_settings import PARQUET_FORMAT
 from icecore_node.context import NodeContext
 from icecore_node.storage.engine import LogReader
 from icecore_node.tiering.manifest import INDEX, SIDE, Manifest, SegmentFacts, StoredObject

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError
-from icecore.model import TIER_FORMATS, Segment, SegmentId, SegmentState, Token
+from icecore.model import Segment, SegmentId, SegmentState, Token
 from icecore.process.log import event
+from icecore.topic_settings import TIER_FORMATS
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.table import ReplicaTable

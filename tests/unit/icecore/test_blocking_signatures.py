@@ -10,7 +10,7 @@ import pytest
 import icecore
 from icecore import blocking, client
 from icecore.client.conditions import SearchArguments
-from icecore.client.types import TopicFields, TopicSettings
+from icecore.topic_settings import TopicFields, TopicSettings
 
 PORTS = {"net", "clock", "rng"}
 """For tests, which have a loop."""

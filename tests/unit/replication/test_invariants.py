@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from icecore.errors import IcecoreError
-from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_replication import effects as out
 from icecore_replication import inputs as into
 from icecore_replication.checked import Checked

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from icecore.errors import (
-    NotReplicaError,
-)
-from icecore.model import SEGMENT_ENGINE, Epoch, FlushBounds, Generation, SegmentId, Token
+from icecore.errors import NotReplicaError
+from icecore.model import Epoch, Generation, SegmentId, Token
+from icecore.topic_settings import SEGMENT_ENGINE, FlushBounds
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
 from icecore_node.storage.control.disk_identity import DiskIdentity

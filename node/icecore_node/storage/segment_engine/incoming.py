@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 
 from icecore.errors import IcecoreError
-from icecore.model import SEGMENT_ENGINE
 from icecore.process.log import event
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import File, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import KnownLog, LogEnd, NotAsSealed

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import InvalidRequestError
-from icecore.model import RESTART_EMPTY, NodeId, SegmentState
+from icecore.model import NodeId, SegmentState
+from icecore.topic_settings import RESTART_EMPTY
 from icecore_coordinator.decisions.lossy_changes import allow_total_loss
 from icecore_coordinator.decisions.segment_changes import start_recovery
 from icecore_coordinator.state.records import Change, updated_segment

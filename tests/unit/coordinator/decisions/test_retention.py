@@ -3,7 +3,8 @@
 import pytest
 
 from icecore.errors import InvalidRequestError, OffsetOutOfRangeError, UnknownTopicError
-from icecore.model import Retention, SegmentState
+from icecore.model import SegmentState
+from icecore.topic_settings import Retention
 from icecore_coordinator.decisions.retention import (
     NEVER,
     TailNews,
@@ -219,7 +220,10 @@ def test_only_topics_that_allow_it_give_room(state: Cluster) -> None:
         ({"retention_ms": 0}, "retention_ms is -1"),
         ({"retention_ms": -2}, "retention_ms is -1"),
         ({"retention_ms": 1 << 62}, "retention_ms is -1"),
-        ({"retention_bytes": SETTINGS.segment_bytes - 1}, "the segment_bytes: whole segments go"),
+        (
+            {"retention_bytes": SETTINGS.segment_bytes - 1},
+            "is below segment_bytes",
+        ),
         ({"retention_bytes": 0}, "retention_bytes is -1"),
         ({"on_full": "panic"}, "must be one of refuse, delete_oldest"),
     ],

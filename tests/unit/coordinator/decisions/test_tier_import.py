@@ -6,17 +6,9 @@ from typing import Any
 import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
-from icecore.model import (
-    KEEP_ALL,
-    Epoch,
-    Generation,
-    Segment,
-    SegmentId,
-    SegmentSettings,
-    SegmentState,
-    Tiering,
-)
+from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierState
+from icecore.topic_settings import KEEP_ALL, SegmentSettings, Tiering
 from icecore_coordinator.decisions import tier_import, topic_deletion
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
 from icecore_coordinator.state.cluster_state import ClusterState, next_of

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from icecore.errors import ConflictError, IcecoreError, InvalidRequestError
-from icecore.model import Incarnation, Retention, Tiering
+from icecore.model import Incarnation
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord
+from icecore.topic_settings import Retention, Tiering
 from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.lossy_changes import declare_lost
 from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
@@ -44,15 +45,7 @@ from tests.support.cluster_states import (
     roll,
     segment,
 )
-from tests.support.tier_states import (
-    COPY,
-    begun,
-    published,
-    sealed,
-    tier,
-    tier_of,
-    tiered_topic,
-)
+from tests.support.tier_states import COPY, begun, published, sealed, tier, tier_of, tiered_topic
 
 KEEP_MS = 1_000
 

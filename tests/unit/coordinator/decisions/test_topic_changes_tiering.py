@@ -3,7 +3,7 @@
 import pytest
 
 from icecore.errors import InvalidRequestError
-from icecore.model import Retention, Tiering
+from icecore.topic_settings import Retention, Tiering
 from icecore_coordinator.decisions.node_changes import Registration, activate, register
 from icecore_coordinator.decisions.tiering import committed
 from icecore_coordinator.decisions.topic_changes import add_partitions, alter_topic, create_topic
@@ -59,7 +59,7 @@ def test_an_alteration_goes_to_where_the_copies_are() -> None:
     ("tiering", "kept", "why"),
     [
         (Tiering(tier_format="orc"), Retention(), "tier_format 'orc' must be one of parquet, seg"),
-        (Tiering(tier_after_ms=-1), Retention(), "tier_after_ms is from 0"),
+        (Tiering(tier_after_ms=-1), Retention(), "tier_after_ms is 0 to"),
         (Tiering(local_retention_ms=-2), Retention(), "local_retention_ms is -1"),
         (Tiering(local_retention_bytes=1 << 61), Retention(), "local_retention_bytes is -1"),
         (Tiering(local_retention_ms=9), Retention(retention_ms=8), "9 is above retention_ms 8"),

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from icecore import topic_settings
 from icecore.errors import (
     InvalidRequestError,
     InvalidTopicNameError,
@@ -16,7 +17,6 @@ from icecore.errors import (
 from icecore.model import SegmentState
 from icecore_coordinator.decisions.segment_changes import Opening, open_tail, prepare, seal
 from icecore_coordinator.decisions.topic_changes import (
-    DELETE_GRACE_MS_MAX,
     add_partitions,
     alter_topic,
     create_topic,
@@ -138,10 +138,11 @@ def test_without_a_grace_a_deletion_is_final(state: Cluster, is_now: bool) -> No
 
 
 def test_a_grace_has_bounds(state: Cluster) -> None:
-    with pytest.raises(InvalidRequestError):
-        create_topic(state, state.live, "new", OTHER, 1, SETTINGS, DELETE_GRACE_MS_MAX + 1)
-    with pytest.raises(InvalidRequestError):
-        alter_topic(state, state.live, "events", SETTINGS, DELETE_GRACE_MS_MAX + 1)
+    too_long_ms = topic_settings.SETTINGS["delete_grace_ms"].high + 1
+    with pytest.raises(InvalidRequestError, match="delete_grace_ms is 0 to"):
+        create_topic(state, state.live, "new", OTHER, 1, SETTINGS, too_long_ms)
+    with pytest.raises(InvalidRequestError, match="delete_grace_ms is 0 to"):
+        alter_topic(state, state.live, "events", SETTINGS, too_long_ms)
 
 
 def test_a_topic_stored_before_there_was_a_grace_has_one() -> None:

@@ -14,18 +14,16 @@ from icecore.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
 )
-from icecore.model import FlushMode, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeState, Segment, SegmentState
 from icecore.rpc.addresses import peer_address
+from icecore.topic_settings import FlushMode, SegmentSettings
 from icecore_coordinator.decisions.lossy_changes import (
     allow_unclean,
     begin_unclean,
     declare_lost,
     named,
 )
-from icecore_coordinator.decisions.node_changes import (
-    HeldReplica,
-    lost_copies,
-)
+from icecore_coordinator.decisions.node_changes import HeldReplica, lost_copies
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     add_sealed_replica,

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import InternalError
-from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentSettings, SegmentState
+from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import SegmentRecord
 

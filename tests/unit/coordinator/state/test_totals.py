@@ -3,7 +3,8 @@
 import random
 from collections import Counter
 
-from icecore.model import Epoch, Segment, SegmentId, SegmentSettings, SegmentState
+from icecore.model import Epoch, Segment, SegmentId, SegmentState
+from icecore.topic_settings import SegmentSettings
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore.model import Tiering
+from icecore.topic_settings import Tiering
 from icecore_coordinator.decisions import local_copies as decisions
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.cluster_state import ClusterState

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.model import KEEP_ALL, Incarnation, NodeId, NodeState, SegmentId, SegmentState
+from icecore.model import Incarnation, NodeId, NodeState, SegmentId, SegmentState
 from icecore.process.system import SystemRng
+from icecore.topic_settings import KEEP_ALL
 from icecore_coordinator.decisions.topic_deletion import delete_topic, undelete_topic
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports

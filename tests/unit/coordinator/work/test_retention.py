@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeError
-from icecore.model import Retention as Kept
+from icecore.topic_settings import Retention as Kept
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.nodes.copy_reports import CopyReports

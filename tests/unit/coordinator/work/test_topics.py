@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import NotEnoughReplicasError, UnavailableError
-from icecore.model import KEEP_ALL, NodeState, SegmentState
+from icecore.model import NodeState, SegmentState
 from icecore.process.system import SystemRng
+from icecore.topic_settings import KEEP_ALL
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     open_tail,

@@ -16,9 +16,9 @@ from icecore.client.types import (
     Page,
     PartitionDescription,
     TopicDescription,
-    TopicSettings,
 )
-from icecore.model import NodeInfo, NodeState, Segment, SegmentSettings, SegmentState
+from icecore.model import NodeInfo, NodeState, Segment, SegmentState
+from icecore.topic_settings import SegmentSettings, TopicSettings
 
 NODES = tuple(NodeDescription(NodeInfo(i, "h:1", i), 1, 1, 0, 9) for i in (1, 2, 3))
 CLUSTER = ClusterDescription(b"c", 1, NODES, 1, 1, 1, 0, 0, 0, 0, 0)

@@ -7,8 +7,7 @@ import pytest
 
 from icecore.cli import tier
 from icecore.cli.app import main
-from icecore.client.types import TopicSettings
-from icecore.model import FlushMode
+from icecore.topic_settings import FlushMode, TopicSettings
 
 
 @pytest.fixture

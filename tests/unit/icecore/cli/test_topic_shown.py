@@ -16,9 +16,9 @@ from icecore.client.types import (
     PartitionDescription,
     SnapshotHold,
     TopicDescription,
-    TopicSettings,
 )
 from icecore.model import NodeInfo, Segment, SegmentState
+from icecore.topic_settings import TopicSettings
 
 SETTINGS = TopicSettings(
     partitions=2,

@@ -19,7 +19,6 @@ import pytest
 import pytest_asyncio
 
 from icecore import Admin, Consumer, Lookup, Producer, blocking
-from icecore.client.types import TopicSettings
 from icecore.dev import LocalCluster
 from icecore.errors import (
     ConfigurationError,
@@ -27,6 +26,7 @@ from icecore.errors import (
     InvalidRequestError,
     RecordTooLargeError,
 )
+from icecore.topic_settings import TopicSettings
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
@@ -281,16 +281,16 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "name": wrong("text"),
         "settings": wrong("none"),
         "if_not_exists": wrong("true"),
-        "partitions": wrong(*INTEGERS),
-        "replication_factor": wrong(*INTEGERS),
-        "min_insync": wrong(*INTEGERS),
+        "partitions": wrong("none", *INTEGERS),
+        "replication_factor": wrong("none", *INTEGERS),
+        "min_insync": wrong("none", *INTEGERS),
         "flush_mode": wrong("none"),
-        "segment_bytes": wrong(*INTEGERS),
-        "segment_age_ms": wrong(*INTEGERS),
-        "partitioner": wrong("text", "empty text", "surrogate"),
-        "record_bytes_max": wrong(*INTEGERS),
-        "batch_bytes_max": wrong(*INTEGERS),
-        "uncompressed_bytes_max": wrong(*INTEGERS),
+        "segment_bytes": wrong("none", *INTEGERS),
+        "segment_age_ms": wrong("none", *INTEGERS),
+        "partitioner": wrong("none", "text", "empty text", "surrogate"),
+        "record_bytes_max": wrong("none", *INTEGERS),
+        "batch_bytes_max": wrong("none", *INTEGERS),
+        "uncompressed_bytes_max": wrong("none", *INTEGERS),
         "delete_grace_ms": wrong("none", *INTEGERS),
         "indexed_headers": [
             *wrong("none", "empty list"),

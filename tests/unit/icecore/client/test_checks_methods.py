@@ -22,7 +22,7 @@ import icecore
 from icecore import blocking
 from icecore.blocking.background import background
 from icecore.client.conditions import SearchArguments
-from icecore.client.types import TopicFields
+from icecore.topic_settings import TopicFields
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.icecore.client.test_checks_random import LONG_S, REFUSED, odd
 

@@ -7,21 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore import errors
-from icecore.client.types import TopicSettings
 from icecore.errors import IcecoreError, InvalidRequestError
-from icecore.model import (
+from icecore.model import NodeInfo, NodeState, Segment, SegmentState
+from icecore.rpc import convert
+from icecore.topic_settings import (
     KEEP_ALL,
     NOT_TIERED,
     FlushMode,
-    NodeInfo,
-    NodeState,
     Retention,
-    Segment,
     SegmentSettings,
-    SegmentState,
     Tiering,
+    TopicSettings,
 )
-from icecore.rpc import convert
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 
 U32 = st.integers(1, 2**32 - 1)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import ThrottledError
-from icecore.model import MEMORY_ENGINE, SEGMENT_ENGINE, SegmentSettings
+from icecore.topic_settings import MEMORY_ENGINE, SEGMENT_ENGINE, SegmentSettings
 from icecore_node.registry.memory_room import COUNT_MS, LOOK_MS, WHY, MemoryRoom
 from icecore_replication.inputs import RollRequested
 

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from icecore.errors import OutOfSpaceError
-from icecore.model import MEMORY_ENGINE, SegmentSettings
+from icecore.topic_settings import MEMORY_ENGINE, SegmentSettings
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.roles.follower import Follower
 from icecore_node.roles.leader import Leader

@@ -13,8 +13,9 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
-from icecore.model import NodeInfo, NodeState, SegmentSettings, SegmentState
+from icecore.model import NodeInfo, NodeState, SegmentState
 from icecore.rpc.addresses import Transport
+from icecore.topic_settings import SegmentSettings
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import Identity, Peers, ProducerFences
 from icecore_node.io.io_pool import LogIo

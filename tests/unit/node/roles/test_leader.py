@@ -9,7 +9,8 @@ import pytest
 
 from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, Acks, FlushMode
+from icecore.model import Acks
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, FlushMode
 from icecore.v1 import replication_pb2
 from icecore_node.replica.life import Led, Life
 from icecore_node.roles.leader import Leader, LeaderParts, Offered, Produced

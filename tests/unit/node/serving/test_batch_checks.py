@@ -18,7 +18,7 @@ from icecore.errors import (
     InvalidRequestError,
     RecordTooLargeError,
 )
-from icecore.model import SegmentSettings
+from icecore.topic_settings import SegmentSettings
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.serving import batch_checks

@@ -11,10 +11,10 @@ import pytest_asyncio
 from icecore.codec import record
 from icecore.codec.batch import Codec
 from icecore.errors import IcecoreError, InvalidRequestError, NotLeaderError, ThrottledError
-from icecore.model import FlushMode, SegmentSettings
 from icecore.rpc import framing
 from icecore.rpc.ports import Admitted, CallContext, Outcome, join
 from icecore.rpc.waiting import as_unary
+from icecore.topic_settings import FlushMode, SegmentSettings
 from icecore.v1 import data_pb2
 from icecore_node.context import Identity, Tasks
 from icecore_node.io.executor import ThreadExecutor

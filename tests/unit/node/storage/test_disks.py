@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from icecore.errors import NotReplicaError, StorageError
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
 from icecore_node.storage.control.keepers import disk_of, keeper_of

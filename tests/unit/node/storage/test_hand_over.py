@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from icecore.errors import OutOfSpaceError, StorageError
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import KnownLog, SegmentIdentity
 from icecore_node.storage.hand_over import HandOver

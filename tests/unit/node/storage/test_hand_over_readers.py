@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore.model import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE
+from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import SHARED_ENGINE, make_store
 from icecore_node.storage.replica_store import ReplicaStore

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from icecore.model import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import SHARED_ENGINE, make_store
 from icecore_node.storage.port import FoundReplica

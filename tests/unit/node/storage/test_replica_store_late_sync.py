@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import IcecoreError, StorageError
-from icecore.model import FlushBounds
+from icecore.topic_settings import FlushBounds
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.last_stop import LastStop

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from icecore.errors import IcecoreError
-from icecore.model import FlushBounds
+from icecore.topic_settings import FlushBounds
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from icecore.codec.hashes import header_hash, key_hash, tag_hash
-from icecore.model import SEGMENT_FORMAT, Segment, SegmentId, SegmentSettings
+from icecore.model import Segment, SegmentId
 from icecore.tier_records import ROWS
+from icecore.topic_settings import SEGMENT_FORMAT, SegmentSettings
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.cold.cold_log import ColdLog
 from icecore_node.cold.not_here import NotHere

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from icecore.errors import FencedError
-from icecore.model import SEGMENT_FORMAT, SegmentId, Token
+from icecore.model import SegmentId, Token
 from icecore.tier_records import topic_folder
+from icecore.topic_settings import SEGMENT_FORMAT
 from icecore_node.tiering.access import MARKER_KEY
 from icecore_node.tiering.manifest import MANIFEST
 from icecore_node.tiering.stored_settings import StoredSettings, parse_settings, settings_key

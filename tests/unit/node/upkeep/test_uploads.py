@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from icecore.errors import FencedError
-from icecore.model import PARQUET_FORMAT, SEGMENT_FORMAT, Segment, SegmentState, Token
+from icecore.model import Segment, SegmentState, Token
 from icecore.tier_records import ROWS
+from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.tiering.access import MARKER_KEY
 from icecore_node.tiering.manifest import INDEX, MANIFEST, SIDE, SUFFIXES
 from icecore_node.tiering.object_store import ObjectStoreBusyError

@@ -25,8 +25,9 @@ from icecore.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from icecore.model import SegmentSettings, SegmentState
+from icecore.model import SegmentState
 from icecore.rpc.record_columns import to_proto
+from icecore.topic_settings import SegmentSettings
 from icecore.v1 import data_pb2
 from tests.support import rotation
 from tests.support.fake_cluster import FakeCluster, FakePartition

@@ -33,7 +33,7 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from icecore.model import SegmentSettings
+from icecore.topic_settings import SegmentSettings
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
 
 Policy = Callable[[int, FakePartition, BatchHeader], Fate]

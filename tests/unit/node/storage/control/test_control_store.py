@@ -15,13 +15,9 @@ from icecore.errors import (
     StorageError,
     WrongClusterError,
 )
-from icecore.model import FlushBounds
+from icecore.topic_settings import FlushBounds
 from icecore_node.storage.control.control_database import RESERVE_BYTES
-from icecore_node.storage.control.control_store import (
-    CONFIRMED,
-    ControlStore,
-    ReplicaRow,
-)
+from icecore_node.storage.control.control_store import CONFIRMED, ControlStore, ReplicaRow
 
 TOPIC = bytes(16)
 
