@@ -134,7 +134,7 @@ class ThreadWorker(Generic[T]):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """What was being written, or who knows of it, is in doubt: nothing more is processed."""
+        """Stop the worker and end the process: the results of its group are in doubt."""
         name = self._name
         event(_log, logging.CRITICAL, "worker_failed", worker=name, error=error, exc_info=error)
         self._closed = True
@@ -143,7 +143,7 @@ class ThreadWorker(Generic[T]):
 
 
 def _be_nice(niceness: int) -> None:
-    """Of the calling thread alone, as Linux has it."""
+    """Set the niceness of the calling thread alone, as Linux does."""
     if niceness:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 

@@ -49,7 +49,7 @@ LONE_BYTES_MAX: Final = 32 << 10
 
 
 class AppendOwner(Protocol):
-    """Who gets told about finished appends, on the loop, once per group."""
+    """Gets the results of its appends on the loop, once per group: a leader, follower or copy."""
 
     def on_appended(self, durable_tail: LogTail | None, error: IcecoreError | None) -> None:
         """``durable_tail`` after the group's last durable append; the first error, if any."""
@@ -79,7 +79,7 @@ class _Operation:
 
 @dataclass(slots=True)
 class _Group:
-    """What was processed at once."""
+    """Appends and operations that the worker processed together."""
 
     items: list[_Append | _Operation]
     appends_ms: list[float]
@@ -301,7 +301,7 @@ class LogIo:
     pool: IoPool
     cache: TailCache
     changed: dict[SegmentId, None] = field(default_factory=dict)
-    """Whose durable end, or what it counts for, may have changed since beats told of it."""
+    """Segments to report in the next heartbeat: durable end or life may have changed."""
 
 
 def _tell(owner: AppendOwner, tail: LogTail | None, error: IcecoreError | None) -> None:

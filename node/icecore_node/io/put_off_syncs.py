@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Syncs(Protocol):
-    """Of the store: makes durable what logs have put off so far. Raises as ``LateSyncs.sync``."""
+    """The part of the store that syncs what logs have put off. Raises as ``LateSyncs.sync``."""
 
     def sync(self, segment_ids: Sequence[SegmentId]) -> None: ...
 
@@ -33,13 +33,13 @@ class Syncs(Protocol):
 @dataclass(slots=True)
 class _Sync:
     segment_ids: Sequence[SegmentId]
-    """Of none where it only has to pass through the queue."""
+    """Logs to sync; empty = a probe, which only passes through the queue."""
     future: "asyncio.Future[None]"
     error: IcecoreError | None = None
 
 
 class PutOffSyncs:
-    """Of the logs of one I/O worker. Everything but the syncs happens on the loop."""
+    """Late syncs of the logs of one I/O worker. Everything but the syncs happens on the loop."""
 
     def __init__(self, name: str, store: Syncs, executor: Executor, clock: Clock) -> None:
         self._store = store

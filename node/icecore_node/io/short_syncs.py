@@ -16,7 +16,7 @@ _PATIENCE_PER_LIMIT: Final = 2
 
 
 class ShortSyncs:
-    """What the I/O workers of a node have seen of its disk.
+    """Tracks whether recent syncs of all I/O workers of a node were short.
 
     Args:
         limit_ms: A sync that takes longer is a long one; 0 = nothing is ever synced on the loop.

@@ -85,7 +85,7 @@ class ThreadPool:
             thread.join()
 
     def next_call(self, thread: "_PoolThread") -> _Call | None:
-        """What a thread that has ended a call does now; None when it ends. Waits for it."""
+        """Wait for the next call of this thread and return it; None when the thread must end."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
