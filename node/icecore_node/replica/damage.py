@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Damage:
-    """What is found to be wrong with replicas. Loop only."""
+    """Makes damaged replicas UNKNOWN, and reports damage and disputes. Loop only."""
 
     def __init__(self, context: NodeContext, news: BeatNews, readers: Readers) -> None:
         self._context = context

@@ -37,7 +37,10 @@ from icecore_replication.producers import ProducerTable
 
 
 class Role(Protocol):
-    """Who appends to a replica: ``Leader`` or ``Follower``. It ends in one of three ways."""
+    """The role that appends to a replica: ``Leader`` or ``Follower``.
+
+    It ends by ``stop``, ``fence`` or ``give_up``.
+    """
 
     @property
     def high_watermark(self) -> int:
@@ -63,7 +66,7 @@ class Role(Protocol):
 
 
 class Life(Enum):
-    """What a replica is at the moment."""
+    """The current state of a replica."""
 
     PREPARED = "prepared"
     """Files exist; where the log begins is not known yet."""

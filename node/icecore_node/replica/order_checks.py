@@ -1,9 +1,14 @@
-"""What a node refuses to do although an order says so: orders are compared with what is known here.
+"""Checks of the coordinator's orders against the facts that this node knows.
 
-An order may be forged, late, or come from a broken coordinator. So it may not raise numbers that
-never go down again beyond what can be, nor contradict the seal that a replica has stored, nor cut
-off what readers have seen, nor name a segment that can't be; what does is refused and changes
-nothing. This stops no forger who knows all that the coordinator knows. Rules R65 and R66 of
+An order may be forged, late, or come from a broken coordinator. The node refuses it, and changes
+nothing, when the order would
+
+- raise a number that never goes down again beyond a possible value,
+- contradict the seal that a replica has stored,
+- cut off records that readers have seen, or
+- name a segment that can't exist.
+
+A forger who knows all that the coordinator knows is not stopped. Rules R65 and R66 of
 docs/PROTOCOL.md.
 """
 
@@ -42,15 +47,15 @@ ITEMS_MAX: Final = 1_024
 TOPIC_ID_LENGTH: Final = 16
 PARTITION_MAX: Final = 1 << 20
 NUMBER_MAX: Final = 1 << 62
-"""Of ids, epochs and offsets: files and the control store hold 63 bits, and logs grow."""
+"""Maximum of ids, epochs and offsets. Files and the control store hold 63 bits, and logs grow."""
 
 IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
     "engine": ENGINES,
     "file_model": FILE_MODELS,
     "recovery_rule": ("quorum",),
 }
-"""What this node can do, by the setting that asks for it. A segment that is kept or ended in
-another way than its record says would be lost to whoever goes by the record."""
+"""Supported values of the settings that a node must obey. Other nodes go by a segment's record:
+a segment that is kept or ended in another way would be lost to them."""
 
 
 def check_token(identity: Identity, token: Token) -> None:
@@ -135,7 +140,7 @@ def check_same(replica: Replica, identity: SegmentIdentity) -> None:
 
 
 def not_implemented(settings: SegmentSettings) -> str:
-    """What of these settings this node can't do; empty when it can keep such a segment."""
+    """Name the settings that this node does not support; empty when it can keep such a segment."""
     return ", ".join(
         f"{name} {getattr(settings, name)[:100]!r}"
         for name, known in IMPLEMENTED.items()

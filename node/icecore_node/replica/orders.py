@@ -1,10 +1,10 @@
-"""Who works on which segment: one at a time, and an order may be overtaken while it waits.
+"""Orders on segments: one task works on a segment at a time, and a waiting order may be overtaken.
 
-To carry out an order takes many awaits, and meanwhile the same order may arrive once more, another
-coordinator may be heard, or a fence may tell where the log ends. So whoever changes a replica from
-outside of its role has the segment for itself (``alone``), and an order of the coordinator asks
-after each await whether it still holds (``Order.check``). Segments that are not here count as well:
-two copies of one segment must not be begun at once. Rules R60 and R61 of docs/PROTOCOL.md.
+An order takes many awaits. Meanwhile the same order may arrive again, another coordinator may
+appear, or a fence may fix the end of the log. So code that changes a replica from outside of its
+role holds the segment's lock (``alone``). An order of the coordinator checks after each await
+whether it still holds (``Order.check``). Segments that are not here have locks, too: two copies of
+one segment must not be begun at once. Rules R60 and R61 of docs/PROTOCOL.md.
 """
 
 import asyncio

@@ -68,7 +68,7 @@ class Replica:
 
     @property
     def segment_id(self) -> SegmentId:
-        """Of the segment this is a copy of."""
+        """Id of the segment that this is a copy of."""
         return self.identity.segment_id
 
     @property
@@ -98,7 +98,7 @@ class Replica:
         return max(self.base_offset, min(log.tail.max_known_high_watermark, durable_end_offset))
 
     def facts(self, node_id: NodeId, incarnation: Incarnation) -> ReplicaFacts:
-        """What matters for the role that a record gives it in this process of this node."""
+        """Return the facts that decide which role a record gives this replica in this process."""
         return ReplicaFacts(
             node_id=node_id,
             incarnation=incarnation,
@@ -160,7 +160,7 @@ class Replica:
                 """The others change the life alone."""
 
     def _keep_promise(self) -> None:
-        """What was promised before there was anything to fence holds as soon as there is."""
+        """Fence an IDLE replica that promised a higher epoch, perhaps before its log existed."""
         if self.life is Life.IDLE and self.promised_epoch > self.identity.epoch:
             self.life = MOVES[self.life, lives.Promised]
 

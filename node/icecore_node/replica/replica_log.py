@@ -20,7 +20,7 @@ from icecore_node.storage.port import Store
 from icecore_replication.producers import ProducerTable
 
 _REQUEST_BYTES_MAX: Final = 4 << 20
-"""Of several batches in one request, which succeeds or fails as a whole."""
+"""Maximum size of a request of several batches. A request succeeds or fails as a whole."""
 
 
 @dataclass(slots=True, kw_only=True)
