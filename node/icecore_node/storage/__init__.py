@@ -1,9 +1,9 @@
-"""What a node keeps on its disk: segments, what is derived from them, and the control store.
+"""Storage on a node's disk: segments, data derived from them, and the control store.
 
-``engine.py`` is the port of storage engines, ``batches/`` what they share, ``segment_engine/`` the
-one of production; ``replica_store.py`` joins engines and control store to what the node sees.
-Outside of this package only the values of ``engine.py``, ``ReplicaStore``, ``make_store``
-(``engines.py``) and ``DataFolder`` are used; what it needs of the world is
-``icecore_node/ports.py``. Two programs look in from outside: ``offline.py`` at the control store of
-a stopped node, and ``inspect.py``.
+``engine.py`` is the port of storage engines, ``batches/`` their shared code, ``segment_engine/``
+the engine of production. ``replica_store.py`` joins engines and control store into the store that
+the node sees. Outside of this package only the values of ``engine.py``, ``ReplicaStore``,
+``make_store`` (``engines.py``) and ``DataFolder`` are used. The package itself imports the ports of
+``icecore_node/ports.py``. Two programs look in from outside: ``offline.py`` changes the control
+store of a stopped node, and ``inspect.py`` checks a data folder.
 """

@@ -164,7 +164,7 @@ class _Opener:
             raise
 
     def _disk_id(self, path: Path) -> str:
-        """Of a folder that is ours; one that is empty becomes it."""
+        """Return the disk id of a folder that is ours; claim one without owner and segments."""
         folder = self._folder
         if (path / CONTROL_NAME).exists():
             raise ConfigurationError(f"{path} is the data folder of a node: it has a control store")

@@ -155,7 +155,7 @@ class DataFolder:
 
 
 def new_disk_id() -> bytes:
-    """Of a folder that is used for the first time."""
+    """Return a random id for a folder that is used for the first time."""
     return os.urandom(16)
 
 

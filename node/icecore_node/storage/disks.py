@@ -43,7 +43,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is on a disk for new logs."""
+    """The space of a disk and its growing logs, to choose where a new log goes."""
 
     disk: str
     used_bytes: int
@@ -90,7 +90,7 @@ class Disks:
         ]
 
     def loss_of(self, disk: str) -> DiskLoss:
-        """Of a further disk."""
+        """Return the ``DiskLoss`` of a further disk."""
         return self._losses[disk]
 
     @property
@@ -152,7 +152,7 @@ class Disks:
     # --- where a new log goes -------------------------------------------------------------------
 
     def rooms(self) -> list[Room]:
-        """Of all disks that count."""
+        """Return the room on each disk that counts."""
         growing = dict.fromkeys(self._disks, 0)
         for row in self._control.rows():
             if row.end_offset < 0 and disk_of(row.engine) in growing:

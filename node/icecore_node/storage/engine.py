@@ -50,7 +50,7 @@ class NotAsSealed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """What is fixed about a replica; kept with its bytes, checked at each open."""
+    """The fixed properties of a replica; kept with its bytes, checked at each open."""
 
     cluster_id: bytes
     topic_id: bytes
@@ -61,7 +61,7 @@ class SegmentIdentity:
     base_offset: int = -1
     """-1 while prepared; ``confirm`` writes the real one."""
     engine: str = SEGMENT_ENGINE
-    """Who keeps the bytes until they are sealed: ``active_engine`` of the segment's settings."""
+    """The engine that has the bytes until the seal: ``active_engine`` of the segment's settings."""
     flush: FlushBounds | None = field(default=None, compare=False)
     """None = each append is synced before it counts. Kept with the records, not with the bytes."""
 
@@ -78,7 +78,7 @@ class LogTail:
     max_append_timestamp_ms: int
     max_known_high_watermark: int
     length_bytes: int
-    """Of all batches from the base to here."""
+    """Length of all batches from the base to this end."""
 
 
 NO_TAIL: Final = LogTail(
@@ -89,7 +89,7 @@ NO_TAIL: Final = LogTail(
     max_known_high_watermark=0,
     length_bytes=0,
 )
-"""Of a log whose base is not known, or that can't be read."""
+"""The tail of a log whose base is not known, or that can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class KnownLog:
 
 @dataclass(slots=True)
 class FoundLog:
-    """What there is of a log."""
+    """A log as its engine has judged it."""
 
     tail: LogTail
     why: str
@@ -190,19 +190,19 @@ class Candidates:
     """
 
     searched: OffsetRange
-    """Of what was asked for: less when a limit was reached, from its beginning, or from its end
-    where the newest were asked for first."""
+    """The searched part of the asked range: less than all when a limit was reached. It starts at
+    the range's beginning, or with ``newest_first`` ends at its end."""
     offsets: tuple[Int64s, ...]
     """For each hash that was asked for, ascending and without duplicates; within ``searched``."""
     gaps: tuple[OffsetRange, ...]
     """In ``searched``, ascending: no index covers these."""
     bytes_read: int
-    """Of the index."""
+    """Bytes of the index that were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """What there is for one log, without looking anything up."""
+    """Kind and size of the index of one log."""
 
     kind: str
     """``SEALED_INDEX``, ``ACTIVE_INDEX`` or ``NO_INDEX``."""
@@ -293,11 +293,11 @@ class LogReader(Protocol):
 
 
 class LogIndex(Protocol):
-    """What an engine derives from its logs so that records are found without reading all of them.
+    """The index that an engine derives from its logs, to find records without reading all of them.
 
-    It may be absent, lag behind, or be lost, and never leads the log. What it knows nothing of it
-    names as a *gap*: whoever asks reads the log there, so that no record is missed. What asks
-    raises NotReplicaError when there is no such log; damage of an index only makes a gap.
+    It may be absent, lag behind, or be lost, and never leads the log. A range of offsets that it
+    lacks is a *gap*: the caller reads the log there, so that no record is missed. Queries raise
+    NotReplicaError when there is no such log; damage of an index only makes a gap.
     """
 
     def candidates(
@@ -322,7 +322,7 @@ class LogIndex(Protocol):
         ...
 
     def summary(self, segment_id: SegmentId) -> IndexSummary:
-        """What there is for this log."""
+        """Return kind and size of this log's index."""
         ...
 
     def verify(self, segment_id: SegmentId) -> int:
@@ -354,7 +354,7 @@ class LogIndex(Protocol):
 
 
 class LogSalvage(Protocol):
-    """What can be proved of logs that are not trusted, in their place or set aside."""
+    """Finds and restores the provable part of untrusted logs, in their place or set aside."""
 
     def strays(self) -> list[SegmentId]:
         """Logs of which there are bytes here although ``start_up`` was not told of them, as far as
@@ -427,7 +427,7 @@ class Engine(Protocol):
 
     @property
     def index(self) -> LogIndex:
-        """What is derived."""
+        """The index of this engine's logs."""
         ...
 
     def start_up(

@@ -90,7 +90,7 @@ def make_store(
 
 
 def _share_of_each(settings: StoreSettings, disks: int) -> StoreSettings:
-    """What engines that know nothing of each other may use."""
+    """Divide the limits of a node equally among its disks, whose engines do not share them."""
     if disks == 1:
         return settings
     return replace(

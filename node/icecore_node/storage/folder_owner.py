@@ -1,8 +1,8 @@
-"""Whose a folder is that a node uses beside its data folder, as the folder itself says.
+"""Owner of a folder that a node uses beside its data folder, stored in the folder itself.
 
 A small file names the node by the disk id of its data folder, and a further disk by an id of its
-own. So a folder of another node, or of another cluster, is refused, and a disk is known again
-wherever it is mounted.
+own. So a node refuses a folder of another node or cluster, and recognises a disk wherever it is
+mounted.
 """
 
 import json
@@ -21,13 +21,13 @@ FOR_INDEX: Final = "index"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderOwner:
-    """What the file says; ids in hexadecimal."""
+    """Contents of the owner file; ids in hexadecimal."""
 
     disk_id: str
-    """Of this folder."""
+    """Id of this folder."""
     node_id: NodeId
     node_disk_id: str
-    """Of the data folder of its node."""
+    """Id of the data folder of its node."""
     used_for: str
 
 

@@ -34,7 +34,7 @@ class _Copying:
 
     row: ReplicaRow
     keeper: str
-    """Who gets it."""
+    """Name of the keeper that gets it."""
     copy: SealedCopy
     next_offset: int
 

@@ -61,7 +61,7 @@ DELETING: Final = "deleting"
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaReport:
-    """What was found of one replica; digests are recomputed ones, in hexadecimal."""
+    """The findings on one replica; digests are recomputed ones, in hexadecimal."""
 
     topic_id: str
     partition: int
@@ -79,8 +79,8 @@ class ReplicaReport:
     problem: str = ""
     """Empty = intact."""
     index: str = ""
-    """Of a sealed replica: ``ok``, ``none`` (not made yet), or what is wrong with its index file,
-    which is no damage of the replica: the node drops such a file and makes another one."""
+    """State of a sealed replica's index file: ``ok``, ``none`` (not made yet), or its damage. That
+    is no damage of the replica: the node drops such a file and makes another one."""
 
 
 def verify_folder(data: Path) -> list[ReplicaReport]:
@@ -151,7 +151,7 @@ def _remembered(
 
 
 def _leaving(row: ReplicaRow) -> ReplicaReport:
-    """Of what was ordered to be deleted: nobody misses it, whatever state its disk is in."""
+    """Report a replica that was ordered to be deleted, as intact whatever state its disk is in."""
     return _report(replace(row, state=DELETING, damage=""))
 
 
@@ -171,7 +171,7 @@ def _report(row: ReplicaRow) -> ReplicaReport:
 
 
 def _verify_shared(shared: SharedFolder, row: ReplicaRow, cluster_id: bytes) -> ReplicaReport:
-    """Of a replica whose batches are in shared files."""
+    """Check a replica whose batches are in shared files."""
     report = _report(row)
     if report.problem:
         return report
@@ -250,7 +250,7 @@ def _verify_file(file: OsFile, row: ReplicaRow, report: ReplicaReport) -> None:
 
 
 def _index_state(file_system: OsFileSystem, file: OsFile, row: ReplicaRow) -> str:
-    """Of a replica that is what it should be."""
+    """Check the index file of an intact sealed replica; see ``ReplicaReport.index``."""
     identity = row.identity(bytes(16))
     name = index_file_name(identity)
     if not file_system.exists(name):

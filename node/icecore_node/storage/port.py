@@ -17,7 +17,7 @@ from icecore_node.storage.engine import AppendRequest, LogIndex, LogReader, LogT
 
 @dataclass(slots=True)
 class FoundReplica:
-    """What start-up found of one replica."""
+    """A replica as start-up has judged it."""
 
     identity: SegmentIdentity
     intact: bool
@@ -48,11 +48,11 @@ class DiskUsage:
 
 
 class HeldMemory(Protocol):
-    """What logs take that are in memory. Any thread; a number may be a moment old."""
+    """Memory that logs of the engine ``memory`` take. Any thread; numbers may be a moment old."""
 
     @property
     def used_bytes(self) -> int:
-        """Of all of them."""
+        """Memory of all these logs."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class HeldMemory(Protocol):
         ...
 
     def sealed_bytes(self) -> int:
-        """Of those that go as soon as they are on disk."""
+        """Return the bytes of sealed logs, which go as soon as they are on disk."""
         ...
 
 
@@ -74,7 +74,7 @@ class _NoMemory:
 
 
 NO_MEMORY: Final[HeldMemory] = _NoMemory()
-"""Of a store whose engines all have a disk."""
+"""The memory of a store whose engines all have a disk."""
 
 
 class StoredDisks(Protocol):
@@ -82,7 +82,7 @@ class StoredDisks(Protocol):
 
     @property
     def memory(self) -> HeldMemory:
-        """What takes the place of a disk for engines without one."""
+        """The memory of engines that have no disk."""
         ...
 
     def usage(self) -> list[DiskUsage]:
@@ -247,7 +247,7 @@ class Store(Protocol):
 
     @property
     def index(self) -> LogIndex:
-        """What is derived from all logs; ``flush`` also keeps the control store's reserve."""
+        """The index of all logs; ``flush`` also keeps the control store's reserve."""
         ...
 
     def start_up(self) -> list[FoundReplica]:

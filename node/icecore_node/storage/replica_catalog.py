@@ -52,14 +52,14 @@ class ReplicaCatalog:
         """Held by what adds and removes replicas; never taken by appends and reads."""
 
     def row(self, segment_id: SegmentId) -> ReplicaRow:
-        """What is remembered of a replica. Raises NotReplicaError when there is none."""
+        """Return the record of a replica. Raises NotReplicaError when there is none."""
         row = self.control.row(segment_id)
         if row is None:
             raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
         return row
 
     def engine(self, segment_id: SegmentId) -> Engine:
-        """Who keeps the bytes of a replica. Raises NotReplicaError, UnsupportedError,
+        """Return the engine that has a replica's bytes. Raises NotReplicaError, UnsupportedError,
         DiskLostError."""
         return self.engine_named(self.row(segment_id).engine)
 
@@ -96,11 +96,11 @@ class ReplicaCatalog:
         return engine
 
     def identity(self, row: ReplicaRow) -> SegmentIdentity:
-        """What is fixed about a replica."""
+        """Return the identity of a replica."""
         return row.identity(self.cluster_id)
 
     def known(self, row: ReplicaRow) -> KnownLog:
-        """What an engine compares with the bytes that it finds."""
+        """Return the log as it is recorded; an engine compares it with the bytes that it finds."""
         sealed = None
         if row.state == SEALED:
             tail = LogTail(
@@ -137,5 +137,5 @@ class ReplicaCatalog:
 
 
 def unusable(why: str) -> FoundLog:
-    """Of a log that nobody looked at, because it is known to be of no use."""
+    """Return the verdict on a log that no engine examined, because it can't be used."""
     return FoundLog(NO_TAIL, why, damage=why)

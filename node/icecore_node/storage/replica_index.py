@@ -1,6 +1,6 @@
-"""What is derived from replicas: each asked of the engine that keeps it, all tended and flushed.
+"""The index of all replicas: the engine that has a replica answers, and all engines flush.
 
-Sealed logs of all engines get the same index, which is why tending also hands them over.
+Sealed logs of all engines get the same index, which is why ``tend`` also hands them over.
 """
 
 from collections.abc import Sequence

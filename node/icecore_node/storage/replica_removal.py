@@ -29,7 +29,7 @@ class ReplicaRemoval:
         self._control = catalog.control
 
     def finish_deletions(self) -> None:
-        """What an earlier process was ordered and had not done; each on its own if one fails."""
+        """Carry out deletions left by an earlier process, one by one if all together fail."""
         if not (intents := self._control.intents()):
             return
         for group in (intents, *([each] for each in intents)):
@@ -89,8 +89,11 @@ class ReplicaRemoval:
         self._control.finish_intents(segment_ids)
 
     def _others(self, row: ReplicaRow) -> list[str]:
-        """Who else may have a file of this replica: a hand-over, or a creation on another disk,
-        that did not end, or a copy that was made while its disk was missing."""
+        """Return the names of other engines that may have a file of this replica.
+
+        A hand-over or a creation on another disk may not have ended, or a copy may have been made
+        while the replica's disk was missing.
+        """
         is_elsewhere = row.state == SEALED and engine_of(row.engine) != SEGMENT_ENGINE
         if self._catalog.disks.count == 1 and not is_elsewhere:
             return []

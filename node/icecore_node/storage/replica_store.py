@@ -136,8 +136,10 @@ class ReplicaStore:
             self._control.database.put(poisoned=None)
 
     def _doubt_unsynced(self) -> None:
-        """What was acknowledged before it was synced may be gone, and a log that lost its end looks
-        like one that never was longer (R80)."""
+        """Condemn logs that may have lost acknowledged batches because those were not synced.
+
+        A log that lost its end looks like one that never was longer (R80).
+        """
         if not self._control.last_stop.kept_all(self._boot_id):
             why = "it was not all synced, and the machine stopped before it was"
             self.salvage.condemn(self._may_lag(), why)

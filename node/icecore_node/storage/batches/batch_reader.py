@@ -30,7 +30,7 @@ AnyLogT = TypeVar("AnyLogT", bound=BatchLog, contravariant=True)
 
 
 class Shortcuts(Protocol[AnyLogT]):
-    """What an engine knows of its logs that makes walks shorter. The base is always right."""
+    """Places, known to an engine, where walks over a log may begin. Its base is always right."""
 
     def span(
         self, log: AnyLogT, offset: int, max_bytes: int, end_offset: int, end: Place

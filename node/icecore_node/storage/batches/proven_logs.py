@@ -1,10 +1,10 @@
-"""What can still be proved of a log that is UNKNOWN, and how it is used again by a person's word.
+"""Salvage of UNKNOWN logs: find the part that can be proved, and use it on a person's order.
 
 A log may be condemned although most of its bytes are right: a sync failed, the folder was an old
-copy, one sector is bad. Whatever chains from the segment's seed under right CRCs is what the leader
-wrote; only what may have followed is not known. Here is the rule, which is the same wherever bytes
-are: of all that is left, the longest part counts; it is put in the log's place before the control
-store says so, and used after.
+copy, one sector is bad. Batches that chain from the segment's seed under right CRCs are what the
+leader wrote; only what may have followed is not known. The rule is the same for all engines. Of all
+copies, the longest provable part counts. It is put in the log's place, then the control store
+records it, then it is used.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,14 +29,14 @@ ProvenT = TypeVar("ProvenT", bound=Proven)
 
 
 class Remains(Protocol[ProvenT]):
-    """What an engine has left of its logs."""
+    """The remaining bytes of an engine's logs."""
 
     def strays(self) -> list[SegmentId]:
         """See ``LogSalvage.strays``."""
         ...
 
     def provable(self, log: KnownLog) -> Iterable[ProvenT]:
-        """Of the copy in its place and of those set aside, what can be proved. Changes nothing."""
+        """Return the provable parts of its copies, in its place and set aside. Changes nothing."""
         ...
 
     def put_back(self, log: KnownLog, found: ProvenT) -> None:

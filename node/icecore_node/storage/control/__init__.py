@@ -1,4 +1,4 @@
-"""What a node must never forget and cannot derive, and the end of a process whose sync failed.
+"""Facts that a node cannot derive and must not lose; the end of a process whose sync failed.
 
 It imports the files' room and ``icecore_node/ports.py``.
 """

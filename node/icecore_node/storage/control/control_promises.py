@@ -1,7 +1,7 @@
-"""What a node has promised: epochs of segments, and the highest coordinator's token it obeyed.
+"""Promises of a node: epochs of segments, and the highest coordinator token that it obeyed.
 
-A lost promise is a lost fence and therefore lost data. All are kept in memory, too: they are asked
-for all the time.
+A lost promise is a lost fence and therefore lost data. All promises are kept in memory, too,
+because they are read all the time.
 """
 
 import sqlite3

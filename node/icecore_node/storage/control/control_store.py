@@ -1,9 +1,10 @@
-"""What a node must never forget and cannot derive: promises, records of replicas, delete orders.
+"""The control store: promises, replica records and delete orders, which no node can derive.
 
-One for all engines, in one SQLite file with every commit synced (``control_database.py``), one
-commit per list. A lost promise is a lost fence and therefore lost data, so this is no part of the
-index database. Promises (``control_promises.py``) and who the node is (``disk_identity.py``) are
-parts of it; here are the replicas: their records, what is known against them, which are to go.
+All engines share one, in one SQLite file. Every commit is synced (``control_database.py``), and a
+list takes one commit. A lost promise is a lost fence and therefore lost data, so the control store
+is no part of the index database. Promises (``control_promises.py``) and the identity of the disk
+(``disk_identity.py``) are parts of it. This module holds the replicas: their records, damage and
+pending deletions.
 """
 
 import sqlite3
@@ -51,8 +52,8 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
-    """Who keeps the bytes now (``keepers.py``): the engine of its identity, until the replica is
-    sealed and handed over."""
+    """Name of the keeper that has the bytes now (``keepers.py``): the engine of its identity,
+    until the replica is sealed and handed over."""
     flush_interval_ms: int = 0
     """0 = all that was appended is synced, and always was."""
     flush_bytes: int = 0
@@ -74,7 +75,7 @@ class ReplicaRow:
 
     @property
     def flush(self) -> FlushBounds | None:
-        """What its log may leave unsynced; None = nothing."""
+        """Bounds of what its log may leave unsynced; None = every append is synced."""
         if not self.flush_interval_ms:
             return None
         return FlushBounds(self.flush_interval_ms, self.flush_bytes)

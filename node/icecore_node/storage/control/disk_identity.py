@@ -1,4 +1,4 @@
-"""Whose disk this is, and which life of its node it is in; kept on the disk itself (R45, R58)."""
+"""Cluster and id of a disk, and incarnation of its node; kept on the disk itself (R45, R58)."""
 
 from icecore.errors import WrongClusterError
 from icecore.model import Incarnation
@@ -6,7 +6,7 @@ from icecore_node.storage.control.control_database import ControlDatabase
 
 
 class DiskIdentity:
-    """What one disk says of itself."""
+    """The identity that one disk stores of itself."""
 
     def __init__(self, database: ControlDatabase) -> None:
         self._database = database

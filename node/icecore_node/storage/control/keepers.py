@@ -1,9 +1,9 @@
-"""Who keeps the bytes of a replica: an engine, and the disk that it keeps them on.
+"""Keepers: the engine and the disk that have the bytes of a replica.
 
-The record of a replica has both in one name. On the first disk of a node it is that of the engine,
-as segments name it; on a further one (``data_dirs``) the id of the disk follows: ``segment@1f2e…``.
-What is fixed about a segment (``SegmentIdentity``) names the engine alone, for disks are a matter
-of one node.
+The record of a replica has both in one name. On the first disk of a node it is the name of the
+engine, as segments name it. On a further disk (``data_dirs``) the disk's id follows:
+``segment@1f2e…``. ``SegmentIdentity`` names the engine alone, because disks are a matter of one
+node.
 """
 
 FIRST_DISK = ""

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class LastStop:
-    """What one data folder remembers of it."""
+    """The facts about the previous process that one data folder has stored."""
 
     def __init__(self, database: ControlDatabase) -> None:
         self._database = database

@@ -1,12 +1,12 @@
-"""What is indexed of one log: covers in the order of their offsets, and the gaps between them.
+"""Indexed ranges of one log: covers in the order of their offsets, and the gaps between them.
 
-A cover has every entry of the batches in its range. What no cover has is a *gap*: that is how
-everything that can go wrong with an index is told (it lags, was lost, was damaged, had no memory),
-and whoever asks reads the log there. So nothing here may say more than it has, and everything may
-say less.
+A cover has every entry of the batches in its range. A range that no cover has is a *gap*. Each
+failure of an index makes a gap (it lags, was lost, was damaged, had no memory), and the caller
+reads the log there. So a cover must not claim a range of which it lacks entries, but may be left
+out.
 
-Readers take ``covers`` as they are at the moment. Who changes them holds ``lock``, which is never
-held while anything waits for the disk.
+Readers take ``covers`` as they are at the moment. Code that changes them holds ``lock``, which is
+never held during a wait for the disk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class Cover(Protocol):
 
 
 class Coverage:
-    """Of one log."""
+    """The covers of one log."""
 
     __slots__ = ("_memory", "covers", "cuts", "is_closed", "is_loaded", "lock")
 
@@ -111,7 +111,7 @@ class Coverage:
     # --- by who tends it ----------------------------------------------------------------------
 
     def load(self, covers: Sequence[Cover]) -> None:
-        """What the database or a file has, in order; only while nothing is here."""
+        """Take over the covers of the database or a file, in order; only while none are loaded."""
         with self.lock:
             if self.is_closed or self.is_loaded:
                 for cover in covers:
@@ -151,7 +151,7 @@ class Coverage:
 
 
 def gaps_between(covers: Sequence[Cover], asked: OffsetRange) -> list[OffsetRange]:
-    """What of a range these covers, which are in order, do not have."""
+    """Return the parts of a range that no cover has; ``covers`` are in order of their offsets."""
     at, end = asked
     gaps: list[OffsetRange] = []
     for cover in covers:

@@ -28,10 +28,11 @@ def all_of(prefix: int, kind: int) -> tuple[bytes, bytes]:
 
 
 def cut_ranges(prefix: int, end_offset: int) -> list[tuple[bytes, bytes]]:
-    """What tells of records behind the end of a log that is cut, or might.
+    """Return the key ranges of entries that may lie behind the end of a log that is cut.
 
-    It would be taken for entries of other records once the log has grown again. Recent ones all go,
-    so that none can be overlooked, and blocks stay, which are nothing without a directory.
+    They would be taken for entries of other records once the log has grown again. Recent entries
+    all go, so that none can be overlooked. Blocks stay, because they are useless without a
+    directory.
     """
     return [
         all_of(prefix, RECENT),

@@ -112,7 +112,7 @@ class IndexSearch:
         return [columns[slot] if slot in columns else self._offsets(slot) for slot in every]
 
     def _offsets(self, slot: int) -> Int64s:
-        """Of one hash so far, ascending, each once."""
+        """Return the offsets found so far for one hash, ascending, each once."""
         parts = self._found[slot]
         if not parts:
             return _NO_OFFSETS

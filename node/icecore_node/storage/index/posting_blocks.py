@@ -40,7 +40,7 @@ class Block(NamedTuple):
     ordinals: UInt32s
 
     def find(self, wanted: UInt64s) -> list[tuple[int, UInt32s]]:
-        """Of wanted hashes that are in this block: the place in ``wanted``, and the ordinals."""
+        """Return place in ``wanted`` and ordinals for each wanted hash that is in this block."""
         at = self.hashes.searchsorted(wanted)
         is_here = at < len(self.hashes)
         is_here[is_here] = self.hashes[at[is_here]] == wanted[is_here]
@@ -71,7 +71,7 @@ class Block(NamedTuple):
 
 
 def encode_block(entries: Entries) -> bytes:
-    """Of sorted entries, at least one."""
+    """Encode sorted entries, at least one, as a block."""
     hashes, ordinals = entries
     is_first = np.ones(len(hashes), np.bool_)
     np.not_equal(hashes[1:], hashes[:-1], out=is_first[1:])

@@ -27,7 +27,7 @@ _ROOM_MIN = 64
 
 
 class EntryMemory:
-    """What all logs of a node may hold together."""
+    """The limit on the memory of recent entries, which all logs of a node share."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def rocks_error(error: Exception, what: str) -> IcecoreError:
-    """What to raise for an error of RocksDB, which tells kinds apart by words alone."""
+    """Return the error to raise for an error of RocksDB; only its text tells which kind it is."""
     text = str(error)
     kind: type[IcecoreError] = StorageError
     if any(sign in text for sign in _OUT_OF_SPACE):
@@ -118,9 +118,9 @@ class RocksIndex:
             raise self._failed(error, "write") from error
 
     def _failed(self, error: Exception, what: str) -> IcecoreError:
-        """What to raise for a change that failed.
+        """Return the error to raise for a change that failed.
 
-        After a write that found no space RocksDB refuses those that follow in words of its own.
+        After a write that found no space, RocksDB refuses later writes with another text.
         """
         found = rocks_error(error, f"index {what}")
         if isinstance(found, OutOfSpaceError):

@@ -32,9 +32,9 @@ from icecore_node.storage.index.posting_blocks import (
 )
 
 ENTRIES_PER_BLOCK: Final = 1024
-"""Of runs in the database: a look-up in one of them reads one or two blocks."""
+"""Entries in a block of a run in the database; a look-up in a run reads one or two blocks."""
 BLOCKS_AT_ONCE: Final = 16
-"""That a merge reads of each run."""
+"""Number of blocks that a merge or a look-up reads of a run at once."""
 
 _HEAD: Final = struct.Struct("<IIIIQqq")
 _CRC_BYTES: Final = 4
@@ -45,7 +45,7 @@ BlockSource: TypeAlias = Callable[[int, int], Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """What there is in a run."""
+    """The directory of a run: its range and its blocks."""
 
     from_offset: int
     end_offset: int
@@ -53,13 +53,13 @@ class Directory:
     entries: int
     first_hashes: UInt64s
     lengths: UInt32s
-    """Of the blocks, in bytes."""
+    """Length of each block in bytes."""
     level: int = 0
     """See ``run_policy.py``."""
 
     @property
     def length_bytes(self) -> int:
-        """Of all blocks."""
+        """Length of all blocks in bytes."""
         return int(self.lengths.sum(dtype=np.int64))
 
     def encode(self) -> bytes:

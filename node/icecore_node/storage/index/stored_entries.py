@@ -92,7 +92,7 @@ class StoredRun:
 
 @dataclass(slots=True)
 class Loaded:
-    """What the database has of one log."""
+    """The covers of one log, loaded from the database."""
 
     runs: list[StoredRun] = field(default_factory=list)
     recents: list[RecentEntries] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Loaded:
 
 
 class StoredEntries:
-    """Of all logs. Raises shortages; anything else is a gap."""
+    """Entries of all logs in the database. Raises shortages; any other failure makes a gap."""
 
     def __init__(self, index: DerivedIndex, memory: EntryMemory) -> None:
         self._index = index
@@ -205,7 +205,7 @@ class StoredEntries:
     # --- writing ------------------------------------------------------------------------------
 
     def next_number(self, prefix: int) -> int:
-        """Of a run that is to be written: above all blocks there are."""
+        """Return the number for a new run, above those of all blocks in the database."""
         lower, upper = all_of(prefix, BLOCK)
         found = self._index.floor(FAMILY, upper, lower)
         if found is not None and len(found[0]) == BLOCK_KEY.size:

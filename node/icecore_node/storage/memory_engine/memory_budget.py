@@ -11,7 +11,7 @@ from icecore.errors import OutOfSpaceError
 from icecore_node.storage.files.locks import Lock
 
 BATCH_BYTES: Final = 256
-"""What a batch takes besides its bytes: an object, and where it is."""
+"""Memory that a batch takes besides its bytes: an object and its position."""
 COPIES_SHARE: Final = 2
 """Times ``memory_engine_bytes``: from there on appends fail, but for what ends a segment."""
 

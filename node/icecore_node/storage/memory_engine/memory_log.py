@@ -27,7 +27,7 @@ class HeldBatches:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.places = RecentBatches()
-        """Of all of them."""
+        """Offset and position of each batch."""
         self.times_ms: list[int] = []
         """The largest append time up to each batch."""
 
@@ -73,9 +73,9 @@ class MemoryLog:
         self.held = HeldBatches()
         self.is_sealed = False
         self.failed: IcecoreError | None = None
-        """What went wrong with an append: nothing more until it is cut."""
+        """Error of a failed append; the log refuses appends until it is cut."""
         self.tails: deque[Place] = deque(maxlen=_TAILS)
-        """Of the newest appends."""
+        """Ends of the log after each of its newest appends."""
         self.confirm(identity, start_timestamp_ms)
 
     def confirm(self, identity: SegmentIdentity, start_timestamp_ms: int) -> None:
@@ -113,7 +113,7 @@ class MemoryLog:
 
     @property
     def count(self) -> int:
-        """Of its batches."""
+        """Number of its batches."""
         return len(self.held.batches)
 
     def proven(self) -> "MemoryLog":
@@ -145,5 +145,5 @@ def _owned(marks: Sequence[BatchMark], buffers: Sequence[Buffer]) -> Iterator[by
 
 
 def length_of(marks: Sequence[BatchMark]) -> int:
-    """Of batches, in bytes."""
+    """Return the length of all batches in bytes."""
     return sum(mark.length_bytes for mark in marks)

@@ -1,4 +1,4 @@
-"""What there is of logs in the memory of a process, in their place or set aside."""
+"""Logs in the memory of a process, in their place or set aside, and their salvage."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -19,7 +19,7 @@ from icecore_node.storage.rocksdb_engine.rocks_log import RocksLog, values_of
 
 
 class _Part:
-    """What one log gets."""
+    """The appends to one log in one change."""
 
     def __init__(self, log: RocksLog) -> None:
         self.log = log

@@ -11,7 +11,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class DatabaseChange:
-    """What is changed at once, in this order: ranges [lower, upper) go, pairs come."""
+    """One atomic change: first ranges [lower, upper) are deleted, then pairs are put."""
 
     puts: Sequence[tuple[bytes, bytes]] = ()
     cuts: Sequence[tuple[bytes, bytes]] = ()

@@ -4,7 +4,7 @@ The bytes of a log lie under its *slot*, a number that no two logs ever share, s
 aside by changing one record, and made anew without meeting what was there before:
 
     L segment            → slot, base offset      the log in its place
-    A segment slot       → base offset            one that was set aside
+    A segment slot       → slot, base offset      one that was set aside
     T slot               → the tail               written with each append, in one change
     B slot position      → whole batches          contiguous, some batches to a value
     N                    → the last slot
@@ -40,32 +40,32 @@ class Slot(NamedTuple):
 
 
 def log_key(segment_id: SegmentId) -> bytes:
-    """Of the log in its place."""
+    """Return the key of the log in its place."""
     return _LOG + _NUMBER.pack(segment_id)
 
 
 def segment_of(key: bytes) -> SegmentId:
-    """Of which log this key of one in its place is."""
+    """Return the segment of a key that ``log_key`` made."""
     return SegmentId(_NUMBER.unpack_from(key, 1)[0])
 
 
 def aside_key(segment_id: SegmentId, slot: int) -> bytes:
-    """Of one that was set aside."""
+    """Return the key of a log that was set aside."""
     return _ASIDE + _PAIR.pack(segment_id, slot)
 
 
 def aside_range(segment_id: SegmentId) -> tuple[bytes, bytes]:
-    """Of all that were."""
+    """Return the key range of all set-aside logs of a segment."""
     return aside_key(segment_id, 0), _ASIDE + _PAIR.pack(segment_id + 1, 0)
 
 
 def tail_key(slot: int) -> bytes:
-    """Of the durable tail."""
+    """Return the key of the durable tail."""
     return _TAIL + _NUMBER.pack(slot)
 
 
 def batches_key(slot: int, position: int) -> bytes:
-    """Of the batches that begin there."""
+    """Return the key of the batches that begin there."""
     return _BATCHES + _PAIR.pack(slot, position)
 
 
@@ -76,7 +76,7 @@ def position_of(key: bytes) -> int:
 
 
 def batches_range(slot: int, position: int = 0) -> tuple[bytes, bytes]:
-    """Of all batches from a position on."""
+    """Return the key range of all batches from a position on."""
     return batches_key(slot, position), batches_key(slot + 1, 0)
 
 

@@ -211,8 +211,8 @@ class RocksLogDatabase:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> Exception:
-        """What to raise for a read. One that met the database while it was opened again says
-        nothing about what is in it."""
+        """Return the error to raise for a read. A read that met the database while it was opened
+        again says nothing about its contents."""
         if isinstance(error, rocksdict.DbClosedError) and not self._is_closed:
             return OutOfSpaceError(f"database {self._path} is being opened again: {error}")
         return rocks_error(error, f"database {self._path}")

@@ -84,7 +84,7 @@ class RocksLog:
         self.handle = handle
         self.is_sealed = False
         self.failed: IcecoreError | None = None
-        """What went wrong in the middle of an append: nothing more until truncated or dropped."""
+        """Error of a failed append; the log refuses appends until it is truncated or dropped."""
         self.recent = RecentBatches()
         self.tails: deque[Place] = deque(maxlen=_TAILS)
         self.confirm(identity, start_timestamp_ms)

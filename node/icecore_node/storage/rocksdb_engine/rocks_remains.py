@@ -1,4 +1,4 @@
-"""What there is of logs in the database, in their place or set aside, and how it is cut."""
+"""Salvage of logs in the database, in their place or set aside, and how a log is cut."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -90,7 +90,7 @@ class DatabaseRemains:
 
 
 def slots_of(database: LogDatabase, segment_id: SegmentId) -> Iterator[int]:
-    """Of all copies of one log."""
+    """Yield the slots of all copies of one log."""
     value = database.get(keys.log_key(segment_id))
     if value is not None:
         yield keys.read_slot(value).number

@@ -51,7 +51,7 @@ class RocksShortcuts:
 
 
 def _first(log: RocksLog, value: bytes) -> BatchHeader | None:
-    """Of a value of this log; None when that is not what is there."""
+    """Return the header of a value's first batch; None when it is no batch of this log."""
     try:
         header = parse_header(value)
     except CorruptBatchError:

@@ -1,8 +1,8 @@
-"""What a group of appends adds to the index: entries of its batches, in memory and as puts.
+"""Index entries of a group of appends: added in memory, and returned as puts for the database.
 
-The same on leaders and followers, because both append through ``group_commit.py``. Each log's share
-of a group is one put, if it has any entries; the offsets of batches before it that have none are
-part of it. Nothing here can fail an append: what has no entries for any reason is a gap.
+Leaders and followers do the same, because both append through ``group_commit.py``. Each log's share
+of a group is one put, if it has any entries; the put also covers the offsets of batches before it
+that have none. Nothing here can fail an append: batches whose entries can't be made are a gap.
 """
 
 from collections.abc import Iterator, Sequence

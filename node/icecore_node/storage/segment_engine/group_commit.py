@@ -71,7 +71,7 @@ from icecore_node.storage.segment_engine.segment_log import (
 
 
 class _Part:
-    """What one segment gets in one round."""
+    """The appends to one segment in one round."""
 
     __slots__ = ("buffers", "is_put_off", "log", "marks", "requests", "total_bytes")
 
@@ -275,7 +275,7 @@ class GroupCommit:
             self._unsynced.add(log.identity.segment_id)
 
     def _end(self, log: SegmentLog) -> None:
-        """What the worker has written is synced, put off, or failed."""
+        """End what ``_begin`` began: the worker's bytes are synced, put off, or failed."""
         if log.unsynced is None:
             self._unsynced.discard(log.identity.segment_id)
             return
@@ -318,7 +318,10 @@ class GroupCommit:
         return True
 
     def is_synced(self, log: SegmentLog, written_bytes: int | None = None) -> None:
-        """What had been put off then, or by now, is synced or of no use any more."""
+        """Note that bytes which were put off are synced, or not needed any more.
+
+        ``written_bytes`` is their count when the sync began; None = all until now.
+        """
         unsynced = log.unsynced
         if unsynced is None:
             return

@@ -37,14 +37,14 @@ _FREE_MIN_PART = 20
 
 
 class IndexFiles:
-    """Of one data folder.
+    """The index files of sealed logs in one data folder.
 
     Args:
         file_system: The data folder.
-        open_files: Whose descriptors they share.
+        open_files: Gives out descriptors, also for other files.
         fail_stop: Syncs files.
         sync_folder: Makes names durable; ends the process if that fails.
-        open_max: Kept in memory.
+        open_max: Number of indexes kept in memory.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class IndexFiles:
         self._sync_folder(folder_name(identity))
 
     def remove(self, identity: SegmentIdentity) -> None:
-        """Of a log that goes, or whose file is damaged. Made durable with the next folder sync."""
+        """Remove the index file of a log. The next folder sync makes that durable."""
         for name in (index_file_name(identity), unfinished_name(identity)):
             if self._fs.exists(name):
                 self._fs.unlink(name)
@@ -134,7 +134,7 @@ class IndexFiles:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What batches tell of a log that their entries do not."""
+    """Facts about a log from the headers of its batches, besides their entries."""
 
     points: Points
     min_timestamp_ms: int

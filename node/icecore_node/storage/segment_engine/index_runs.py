@@ -30,7 +30,7 @@ BLOCKS_PER_WRITE: Final = 4
 
 
 class CoverDamagedError(Exception):
-    """What a cover was said to have can't be read; it is none."""
+    """The entries of a cover can't be read; its range is a gap."""
 
     def __init__(self, cover: Cover, why: DamagedIndexError) -> None:
         super().__init__(str(why))
@@ -43,10 +43,10 @@ class RunPlan:
 
     span: OffsetRange
     old: Sequence[Cover]
-    """What it takes the place of."""
+    """Covers that the run replaces."""
     level: int
     cuts: int
-    """Of the log, before anything of it was read."""
+    """``Coverage.cuts`` of the log before anything of it was read."""
 
 
 class IndexRuns:

@@ -1,11 +1,11 @@
-"""What is done for the index of logs in the background, in short steps; see ``LogIndex.tend``.
+"""Background work on the index of logs, in short steps; see ``LogIndex.tend``.
 
-One log after the other is looked after: what is in no cover is read and gets one, entries become
-runs, runs are merged. A sealed log gets its index file instead, and loses what the database has of
-it. Whatever needs memory comes first: recent entries that are many enough for a run.
+It works on one log after the other: gaps are read and get covers, entries become runs, runs are
+merged. A sealed log gets an index file instead, and its entries in the database are deleted. Work
+that frees memory comes first: recent entries that suffice for a run become one.
 
-Who does this waits for nobody and keeps nobody waiting: it holds the lock of a log's coverage for
-one short write at a time. A shortage ends the step, and the log comes again.
+The work neither waits for appends nor makes them wait: it holds the lock of a log's coverage for
+one short write at a time. A shortage ends the step, and the log is tried again later.
 """
 
 import logging
@@ -42,13 +42,13 @@ from icecore_node.storage.segment_engine.sealed_index import Points
 from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
 
 READ_BYTES: Final = 1 << 20
-"""Of a log, in one step."""
+"""Maximum bytes of a log that one step reads."""
 BATCHES_PER_STEP: Final = 500
 _log = logging.getLogger(__name__)
 
 
 class IndexUpkeep:
-    """Of all logs of one data folder; one caller at a time."""
+    """Keeps the index of all logs in one data folder up to date; one caller at a time."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class IndexUpkeep:
     # --- one log ------------------------------------------------------------------------------
 
     def load(self, log: SegmentLog) -> None:
-        """What an earlier process left of a sealed log."""
+        """Load the covers that an earlier process left of a sealed log."""
         tail, identity = log.tail, log.identity
         if self._files.exists(identity):
             log.coverage.load([self._files.cover(log)])
@@ -234,7 +234,7 @@ class IndexUpkeep:
             yield part
 
     def _forget_stored(self, log: SegmentLog) -> None:
-        """What the database has of a log that has its file."""
+        """Delete the database's entries of a log that has an index file."""
         with log.coverage.lock:
             if not log.coverage.is_closed and self._stored.holds(log.prefix):
                 self._stored.forget(log.prefix)
@@ -259,7 +259,7 @@ class _GapWalk:
         self._waiting: list[BatchEntries] = []
         self._count = 0
         self._start = 0
-        """Of what waits."""
+        """First offset of the waiting entries."""
 
     def fill(self, gap: OffsetRange) -> Generator[None]:
         """Runs for all batches in it that make sense."""

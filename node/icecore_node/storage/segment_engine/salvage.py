@@ -1,7 +1,7 @@
-"""What is left of a log that is UNKNOWN, in files; what it is good for is in ``proven_logs.py``.
+"""Salvage of an UNKNOWN log from segment files; ``proven_logs.py`` has the rule.
 
-Nothing is patched: the provable part is copied into a new file, synced (what a failed sync left in
-the page cache may be on no disk), and the old file stays aside.
+Nothing is patched: the provable part is copied into a new file and synced, and the old file stays
+aside. Bytes that a failed sync left in the page cache may be on no disk.
 """
 
 import logging

@@ -53,7 +53,7 @@ _GATHER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFacts:
-    """Whose index it is, and what is true of all its records."""
+    """Identity of the indexed segment, and facts about all its records."""
 
     cluster_id: bytes
     topic_id: bytes
@@ -65,7 +65,7 @@ class SealedFacts:
     end_offset: int
     seal_digest: bytes
     min_timestamp_ms: int
-    """Of event times; larger than the maximum when there is no record."""
+    """Smallest event time; larger than the maximum when there is no record."""
     max_timestamp_ms: int
 
 
@@ -84,7 +84,7 @@ class Points:
 
 
 class Writes(Protocol):
-    """What an index is written to: a ``File``, or memory."""
+    """The target to which an index is written: a ``File``, or memory."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int, /) -> None:
         """Write all of them, one behind the other."""

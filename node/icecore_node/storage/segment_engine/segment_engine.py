@@ -364,7 +364,10 @@ class SegmentEngine:
         return log
 
     def _sync_folder(self, name: str) -> None:
-        """Of a folder in which a name has changed: whose it was is settled in the control store."""
+        """Sync a folder in which a name has changed. A failed sync condemns no log.
+
+        The control store settles which log a file belongs to.
+        """
         self._fail_stop.sync([], partial(self._fs.sync_dir, name))
 
     # --- the end of the process ---------------------------------------------------------------

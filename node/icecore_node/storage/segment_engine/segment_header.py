@@ -53,7 +53,10 @@ def confirm_slot(identity: SegmentIdentity) -> tuple[bytes, int]:
 
 
 def decode_file_header(data: bytes) -> SegmentIdentity | None:
-    """Whose file it is: the base offset is -1 unless it was confirmed. None when damaged."""
+    """Return the identity in a file header; its base offset is -1 unless it was confirmed.
+
+    None when the header is damaged.
+    """
     found: SegmentIdentity | None = None
     for number in range(_SLOT_COUNT):
         slot = data[number * _SLOT_LENGTH : (number + 1) * _SLOT_LENGTH]

@@ -1,8 +1,8 @@
-"""What is derived from segment files to find records: the ``LogIndex`` of this engine.
+"""Index of segment files, to find records: the ``LogIndex`` of this engine.
 
-Of each log there is a ``Coverage`` (``index/coverage.py``): entries in memory and in the database
-while it is written, an index file once it is sealed. ``appended_entries.py`` adds to it,
-``index_upkeep.py`` tends it, and here it is asked.
+Each log has a ``Coverage`` (``index/coverage.py``): entries in memory and in the database while it
+is written, an index file once it is sealed. ``appended_entries.py`` adds to it, ``index_upkeep.py``
+maintains it, and this module answers queries from it.
 """
 
 import logging
@@ -89,7 +89,7 @@ class SegmentIndex:
         self._due.note(log.identity.segment_id)
 
     def _without_entries(self, headers: Sequence[bytes], gap: OffsetRange) -> list[Cover]:
-        """What of a gap has nothing that could be indexed, as headers say."""
+        """Return covers for the batches of a gap that, as their headers say, have no entries."""
         found: list[Cover] = []
         start, end = gap
         for at in range(bisect_left(headers, start, key=_base_offset), len(headers)):

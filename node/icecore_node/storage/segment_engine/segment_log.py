@@ -41,23 +41,23 @@ class StoreSettings:
     descriptors_reserve: int = 0
     """With fewer descriptors left nothing is created: what is there needs them."""
     recycle_bytes_max: int = 4 << 30
-    """Of all files in the pool; 0 = there is none."""
+    """Maximum size of all files in the recycle pool; 0 = there is none."""
     recycle_bytes_min: int = 8 << 20
-    """Of a file that is worth keeping."""
+    """Minimum size of a file that the recycle pool keeps."""
     recent_entries_bytes_max: int = 64 << 20
-    """Of all logs, in memory. When half of it is used runs are made early; what finds no room is
-    not indexed before it is tended."""
+    """Memory for recent entries of all logs. When half of it is used, runs are made early. Entries
+    that find no room are indexed later, in the background."""
     entries_per_run: int = 256 << 10
-    """Of recent ones, from which a run is made: 3 MiB in memory, through which a look-up of one key
-    goes in some 50 us. Larger runs are merged less often."""
+    """Number of recent entries that become a run. They take 3 MiB in memory, and a look-up of one
+    key searches them in about 50 us. Larger runs are merged less often."""
     memory_engine_bytes: int = 1 << 30
-    """Of all logs that the engine in memory keeps."""
+    """Memory for all logs of the engine ``memory``; see ``memory_budget.py``."""
     open_indexes_max: int = 256
     """Index files of sealed logs whose directories are kept in memory, 64 KiB each at most."""
     io_workers: int = 1
     """So many append at a time, each to a shared file of its own."""
     shared_file_bytes: int = 256 << 20
-    """Of a shared file; one group that is larger has a file of its own."""
+    """Maximum size of a shared file; one group that is larger has a file of its own."""
     shared_copy_bytes: int = 1 << 20
     """So much is copied out of an old shared file with each group, where one is to be emptied."""
 
@@ -106,7 +106,7 @@ class SegmentLog:
         self.end: Place = self.base
         """Durable tail and position (bytes), but for ``unsynced_bytes``; they move together."""
         self.flush = identity.flush
-        """What may be left unsynced; None = nothing."""
+        """Bounds of what may be left unsynced; None = every append is synced."""
         self.unsynced = Unsynced() if identity.flush else None
         """Written, counted, and not synced: the file is held meanwhile. None = always nothing."""
         self.allocated = size_bytes
@@ -114,7 +114,7 @@ class SegmentLog:
         self.is_being_cut = False
         """The end is about to move back: an index that is made anew must not tell of it."""
         self.failed: IcecoreError | None = None
-        """What went wrong in the middle of an append: nothing more until truncated or deleted."""
+        """Error of a failed append; the log refuses appends until it is truncated or deleted."""
         self.recent = RecentBatches()
         self.tails: deque[Place] = deque(maxlen=_RECENT_TAILS)
         self.points = PointMaker(self.prefix, settings.records_per_point, settings.bytes_per_point)

@@ -1,9 +1,9 @@
-"""What the files of a replica are called: built from ids only.
+"""Names of a replica's files, built from ids only.
 
-``segments/<topic>/<partition>/<segment>.<generation>.log`` is the data file, ``.idx`` instead of
-``.log`` that of its index, which may be thrown away at any time. A data file that must not
-be used any more, and may still be wanted by a person or a salvage (R43, R46), is set aside: it
-keeps its name and gets a numbered ending.
+``segments/<topic>/<partition>/<segment>.<generation>.log`` is the data file. The index file has
+``.idx`` instead of ``.log``, and may be deleted at any time. A data file that must not be used any
+more is set aside when a person or a salvage may still want it (R43, R46): it keeps its name and
+gets a numbered ending.
 """
 
 from icecore_node.ports import FileSystem
@@ -17,7 +17,7 @@ _LOG = ".log"
 _INDEX = ".idx"
 _UNFINISHED = ".unfinished"
 ASIDE = ".quarantined"
-"""What the name of a file that was set aside has behind ``.log``, followed by a number."""
+"""Ending after ``.log`` of a file that was set aside; a number follows it."""
 
 
 def folder_name(identity: SegmentIdentity) -> str:

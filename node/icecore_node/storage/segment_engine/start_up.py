@@ -57,14 +57,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found. ``damage`` is empty for an intact log."""
+    """The judgement of one log. ``damage`` is empty for an intact log."""
 
     damage: str = ""
     why: str = "clean"
     tail: LogTail = NO_TAIL
     position: int = FILE_HEADER_LENGTH
     size_bytes: int = 0
-    """Of the file, if it can be used."""
+    """Size of the file; 0 when it is missing or unreadable."""
     headers: list[bytes] = field(default_factory=list)
     cut_bytes: int = 0
 
@@ -274,7 +274,7 @@ class StartUp:
     def _write_index(
         self, points: list[Put], identity: SegmentIdentity, position: int, tail: LogTail
     ) -> None:
-        """Of a log that is durable up to there."""
+        """Write the index points of a log that is durable up to ``position``."""
         for start in range(0, len(points), _PUTS_PER_WRITE):
             self._index.write(points[start : start + _PUTS_PER_WRITE])
         self._index.write([pack_durable(key_prefix(identity), position, tail)])

@@ -1,7 +1,7 @@
-"""What a log has written and not synced: its worker adds to it, whoever syncs takes away.
+"""Unsynced bytes of a log: its worker adds to them, a sync takes them away.
 
-Syncs of such a log run beside its appends (``io/put_off_syncs.py``), so a sync takes away what had
-been written when it began, and no more. Both are counts that only grow.
+Syncs of such a log run beside its appends (``io/put_off_syncs.py``). So a sync takes away only the
+bytes that had been written when it began. Both are counts that only grow.
 """
 
 from icecore_node.ports import DiskFailedError
@@ -9,10 +9,11 @@ from icecore_node.storage.files.locks import Lock
 
 
 class Unsynced:
-    """Of one log. ``syncing`` is held through a sync of its file and what follows a failed one.
+    """The unsynced bytes of one log.
 
-    The kernel tells the error of a write-back once to those who share an open file. Without that
-    lock a fence could sync right behind a failure that nobody has stored yet, and succeed.
+    ``syncing`` is held during a sync of its file, and until a failure of that is stored. The kernel
+    reports a write-back error once to all users of an open file. Without the lock a fence could
+    sync right after a failure that is not stored yet, and succeed.
     """
 
     __slots__ = (
@@ -55,7 +56,10 @@ class Unsynced:
         return True
 
     def take(self, written_bytes: int) -> bool:
-        """What had been written then is on disk, or of no use; whether that was the last of it."""
+        """Count bytes as synced or not needed any more; return whether they were the last ones.
+
+        ``written_bytes`` is the value of that field when the sync began.
+        """
         before = self.bytes
         self._synced_bytes = max(self._synced_bytes, written_bytes)
         return before > 0 and not self.bytes

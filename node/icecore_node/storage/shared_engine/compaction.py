@@ -42,7 +42,7 @@ class Copy:
 
 
 class Compaction:
-    """Of one data folder; of each lane one thread at a time."""
+    """Empties old shared files of one data folder; one thread at a time for each lane."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Compaction:
         self._emptied = chosen
 
     def copies(self, lane: int) -> list[Copy]:
-        """What is to be written with the next group of this lane."""
+        """Return the copies to write with the next group of this lane."""
         file = self._emptied.get(lane)
         if file is None:
             return []

@@ -27,7 +27,7 @@ from icecore_node.storage.shared_engine.frames import (
 )
 
 ANY_GENERATION = Generation(-1)
-"""Of an entry that was made from batches, which don't say it."""
+"""Generation of an entry that was made from batches, which don't say it."""
 _HEADER_BYTES = 152
 
 
@@ -38,12 +38,12 @@ class Hole:
     position: int
     end_position: int
     sequence: int
-    """Of the first frame that is missing."""
+    """Sequence number of the first frame that is missing."""
 
 
 @dataclass(slots=True)
 class ScannedFile:
-    """What was found in one file."""
+    """Frames and holes of one file, as they were found."""
 
     parts: list[Frame | Hole] = field(default_factory=list)
     """As they lie."""
@@ -120,8 +120,8 @@ def _made(hole: Hole, entries: tuple[Entry, ...], crc32c: int) -> Frame:
 
 
 def _entries_of(file: Readable, hole: Hole) -> Iterator[Entry]:
-    """Of the batches that fill a hole up to its end behind a frame of just their length; of none
-    if they don't."""
+    """Make the entries of a missing frame from its batches. Yield none unless the frame and the
+    batches fill the hole exactly."""
     for count in range(1, (hole.end_position - hole.position) // frame_length(1) + 1):
         start = hole.position + frame_length(count)
         headers = _headers(file, start, hole.end_position)
@@ -133,7 +133,7 @@ def _entries_of(file: Readable, hole: Hole) -> Iterator[Entry]:
 
 
 def _headers(file: Readable, position: int, end_position: int) -> list[BatchHeader]:
-    """Of batches that lie one behind the other and end just there; none if they don't."""
+    """Return the headers of contiguous batches that end exactly at ``end_position``, or none."""
     headers: list[BatchHeader] = []
     while position < end_position:
         try:

@@ -44,9 +44,9 @@ _SEARCH_BYTES = 1 << 20
 
 
 class Entry(NamedTuple):
-    """What one frame says of one log.
+    """One log's entry in a frame.
 
-    Without batches its first offset is the base of the log, -1 where that is not known.
+    Without batches ``first_offset`` is the base of the log, -1 where that is not known.
     """
 
     segment_id: SegmentId

@@ -21,7 +21,7 @@ from icecore_node.storage.shared_engine.shared_log import SharedLog, place_of
 
 @dataclass(slots=True)
 class _Part:
-    """What one log gets in one group."""
+    """The appends to one log in one group."""
 
     log: SharedLog
     due: int
@@ -30,7 +30,7 @@ class _Part:
     length: int = 0
 
     def entry(self) -> Entry:
-        """What the frame says of it."""
+        """Return the entry of this log in the group's frame."""
         identity, tail = self.log.identity, self.requests[-1].tail
         return Entry(
             identity.segment_id,

@@ -21,14 +21,14 @@ from icecore_node.storage.shared_engine.trails import FoundRun, Trail
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found. ``damage`` is empty for an intact log."""
+    """The judgement of one log. ``damage`` is empty for an intact log."""
 
     tail: LogTail = NO_TAIL
     why: str = "clean"
     damage: str = ""
     headers: list[bytes] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    """What of it is right, from the first batch on."""
+    """Runs of correct batches, from the first batch on."""
 
     def damaged(self, damage: str) -> "Verdict":
         """It is."""
@@ -175,7 +175,10 @@ def span_of(files: Bytes, run: FoundRun) -> tuple[int, int]:
 def provable(
     files: Bytes, log: KnownLog, runs: Sequence[FoundRun], start: LogTail
 ) -> tuple[LogTail, list[Run]]:
-    """What CRCs and chain prove of a log, whatever was said of it, from the first batch on."""
+    """Return tail and runs of the part of a log that CRCs and chain prove from its first batch on.
+
+    Bodies are checked also where frames say that batches were on disk.
+    """
     verdict = Verdict(tail=start)
     for run in runs:
         if run.start_offset != verdict.tail.end_offset:

@@ -29,11 +29,11 @@ from icecore_node.storage.shared_engine.shared_files import SharedFile, SharedFi
 
 @dataclass(slots=True)
 class Block:
-    """What becomes one frame and the batches behind it, or two frames without any."""
+    """Entries and batches that are written as one frame; without batches, as two frames."""
 
     entries: list[Entry] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
-    """Of all batches, in the order of the entries."""
+    """Buffers of all batches, in the order of the entries."""
 
     @property
     def length(self) -> int:
@@ -91,7 +91,7 @@ class _Writing:
 
 
 class Lane:
-    """Of one worker."""
+    """The shared files of one I/O worker, one of which it appends to."""
 
     def __init__(
         self,

@@ -76,9 +76,9 @@ class SharedEngine:
         self._making: dict[SegmentId, SharedLog] = {}
         """Begun, and not remembered yet."""
         self._untrusted: dict[SegmentId, list[FoundRun]] = {}
-        """Of logs that are not in use: what lies in their place."""
+        """Runs in the place of logs that are not in use."""
         self._leftovers: dict[LogKey, bool] = {}
-        """Of whom files tell and nobody else; whether it was confirmed."""
+        """Logs that only shared files tell of, and whether each was confirmed."""
         self._gone_early: list[SegmentIdentity] = []
         self._has_started = False
         self._fail_stop = FailStop(condemn)
@@ -338,7 +338,7 @@ class SharedEngine:
 
 
 def _entry(identity: SegmentIdentity, kind: int, end: Place) -> Entry:
-    """What is told of a log without new batches."""
+    """Return the entry for a log without new batches."""
     tail, position = end
     return Entry(
         identity.segment_id,

@@ -221,14 +221,16 @@ class SharedFiles:
             file.close()
 
     def settled(self, lost: Iterable[int]) -> None:
-        """What older files say was judged, and will not be again: so what was found of them is on
-        disk, and of those that are lost nothing is missed any more."""
+        """Note how far all files are on disk, and forget the notes of lost ones.
+
+        The caller has written what was judged to newer files, so older files are not judged again.
+        """
         if notes := [_note(file) for file in self.all() if file.end_position]:
             self._index.write(notes)
         self._forget_notes(lost)
 
     def _forget_notes(self, numbers: Iterable[int]) -> None:
-        """Of files that are no more."""
+        """Delete the notes of files that no longer exist."""
         for number in numbers:
             self._index.delete_range(NOTES, _key(number), _key(number) + b"\0")
 
@@ -241,7 +243,7 @@ class SharedFiles:
 
 
 def number_of(name: str, suffix: str = _SUFFIX) -> int | None:
-    """Of a file of this name in the folder; None when that is none of ours."""
+    """Return the number in the name of a shared file; None when it is no such name."""
     number = name.removesuffix(suffix)
     return int(number) if name.endswith(suffix) and number.isdigit() else None
 

@@ -14,7 +14,7 @@ _READ_BYTES = 1 << 20
 
 
 class SharedFolder:
-    """Of one data folder. Holds its files open until ``close``.
+    """Reads the shared files of one data folder. Holds them open until ``close``.
 
     Raises StorageError when one of them can't be read.
     """
@@ -32,7 +32,7 @@ class SharedFolder:
         return self._files[number].pread(length, position)
 
     def judge(self, log: KnownLog) -> Verdict:
-        """What there is of one log, every batch of it CRC-checked; once for each."""
+        """Judge one log, with the CRCs of all its batches; once for each log."""
         identity = log.identity
         trail = self._trails.take((identity.segment_id, identity.generation))
         verdict = judge(self, log, trail)
@@ -45,7 +45,7 @@ class SharedFolder:
         return verdict
 
     def full_digest(self, verdict: Verdict) -> bytes:
-        """Of the batches that were found of a log."""
+        """Return the full digest of the batches that were found of a log."""
         full = FullDigest()
         for run in verdict.runs:
             position, end = run.position, run.position + run.length

@@ -1,8 +1,8 @@
-"""What is derived from logs in shared files: nothing but their runs, which are in memory.
+"""Index of logs in shared files: there is none but their runs, which are in memory.
 
-So records are found in the active part of such a log by reading it, and by an index file once it is
-sealed and handed over. What an index of the segment engine is tended for is here the space of files
-in which nothing lives.
+So records in the active part of such a log are found by reading it; once it is sealed and handed
+over, it has an index file. ``tend`` has another purpose here: it removes files in which no log has
+bytes.
 """
 
 from collections.abc import Callable, Sequence

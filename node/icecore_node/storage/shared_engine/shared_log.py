@@ -29,7 +29,7 @@ class Bytes(Protocol):
     """Bytes of shared files."""
 
     def pread(self, number: int, length: int, position: int) -> bytes:
-        """Of file ``number``. Raises NotReplicaError when it was removed."""
+        """Read from file ``number``. Raises NotReplicaError when it was removed."""
         ...
 
 
@@ -40,11 +40,11 @@ class Run:
     first_offset: int
     end_offset: int
     number: int
-    """Of the file."""
+    """Number of the file."""
     position: int
     length: int
     max_append_timestamp_ms: int
-    """Of the log up to its end."""
+    """Maximum append time of the log up to the end of this run."""
 
 
 class Runs:
@@ -153,7 +153,7 @@ class SharedLog:
         self.lane = lane
         self.is_sealed = False
         self.failed: IcecoreError | None = None
-        """What went wrong in the middle of an append: nothing more until it is cut or dropped."""
+        """Error of a failed append; the log refuses appends until it is cut or dropped."""
         self.runs = Runs()
         self.tails: deque[Place] = deque(maxlen=_RECENT_TAILS)
         self.confirm(identity, start_timestamp_ms)

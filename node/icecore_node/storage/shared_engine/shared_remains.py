@@ -1,8 +1,9 @@
-"""What is left of a log that is UNKNOWN, in shared files; ``proven_logs.py`` says what it is for.
+"""Salvage of an UNKNOWN log from shared files; ``proven_logs.py`` has the rule.
 
-In its place a log that is not trusted keeps its runs, and the files with them. Set aside it is one
-file of its own, ``shared/aside/<segment>.<generation>.<number>``: batches, one behind the other, so
-that it keeps nobody's file. To put it back it is appended again, as a new log.
+In its place an untrusted log keeps its runs, and so the shared files that have them. A log that is
+set aside becomes one file of its own, ``shared/aside/<segment>.<generation>.<number>``, with its
+batches one behind the other. So it keeps no shared file. To put it back, its batches are appended
+again, as a new log.
 """
 
 import logging
@@ -231,7 +232,7 @@ class SharedRemains:
 
 
 class _Restored:
-    """What to do once a part of a log is where it belongs."""
+    """Callback of ``Lane.commit``: records where a restored part of a log lies now."""
 
     def __init__(self, files: SharedFiles, log: KnownLog, run: Run, restored: list[Run]) -> None:
         self._files = files

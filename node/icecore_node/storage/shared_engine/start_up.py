@@ -29,11 +29,11 @@ class Judged:
     """All logs."""
 
     verdicts: list[Verdict] = field(default_factory=list)
-    """Of those that are known, in their order."""
+    """Verdicts on the known logs, in their order."""
     untrusted: dict[SegmentId, list[FoundRun]] = field(default_factory=dict)
-    """What lies in the place of those that are not to be used."""
+    """Runs in the place of logs that are not to be used."""
     leftovers: dict[LogKey, bool] = field(default_factory=dict)
-    """Of those that nobody knows, whether they were confirmed."""
+    """Logs without a record, and whether each was confirmed."""
     lost: list[int] = field(default_factory=list)
     """Numbers of files."""
 

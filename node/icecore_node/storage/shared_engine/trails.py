@@ -1,4 +1,4 @@
-"""What all shared files together say of each log: its runs in order, and where it must end.
+"""Trail of each log through all shared files: its runs in order, and where it must end.
 
 Files are told in the order of their numbers, frames in the order in which they lie. An append says
 where the log ended before it, and a frame without batches where it ends now: what was found behind
@@ -37,9 +37,9 @@ class FoundRun:
     length: int
     is_synced: bool
     cut_offset: int | None = None
-    """What it holds from here on is no part of the log, or is told of elsewhere."""
+    """From this offset on the run does not count: the log was cut, or another run has it."""
     from_offset: int | None = None
-    """What it holds before is told of elsewhere."""
+    """Before this offset the run does not count: another run has it."""
 
     @property
     def start_offset(self) -> int:
@@ -54,20 +54,20 @@ class FoundRun:
 
 @dataclass(slots=True)
 class Trail:
-    """Of one log."""
+    """The runs and the end of one log, as frames tell them."""
 
     runs: list[FoundRun] = field(default_factory=list)
     end_offset: int = NO_BATCHES
     """It ends there or later: this was on disk."""
     last_header_crc32c: int = 0
-    """Of the batch that ends there; 0 where it was not told."""
+    """Header CRC of the batch that ends there; 0 where it was not told."""
     high_watermark: int = 0
     is_confirmed: bool = False
     """Its base was known when it was told of."""
     is_suspect: bool = False
 
     def cut(self, end_offset: int) -> None:
-        """What lies behind is no part of it, and what lies before was on disk."""
+        """Drop runs behind this end, which are no part of the log; runs before it were on disk."""
         runs = self.runs
         while runs and runs[-1].start_offset >= end_offset:
             runs.pop()
@@ -111,7 +111,7 @@ class Trail:
 
 
 class Trails:
-    """Of all logs of which any file tells."""
+    """The trails of all logs of which any file tells."""
 
     def __init__(self) -> None:
         self._trails: dict[LogKey, Trail] = {}
@@ -119,7 +119,7 @@ class Trails:
         """The latest that was told of each segment."""
 
     def take(self, key: LogKey) -> Trail | None:
-        """What is told of a log; it is another's from now on."""
+        """Remove the trail of a log and return it; None when no file tells of the log."""
         return self._trails.pop(key, None)
 
     def rest(self) -> dict[LogKey, Trail]:
@@ -127,11 +127,11 @@ class Trails:
         return self._trails
 
     def add_file(self, number: int, scanned: ScannedFile) -> int:
-        """What one file tells; the older ones were told before.
+        """Add the frames of one file; older files must be added before.
 
         Returns:
-            Up to where it holds what counts: where its first frame begins with a copy that is
-            passed over, for that was never on disk as far as anybody knows; else where it ends.
+            The position up to which the file counts: the start of its first frame with a copy that
+            is passed over, because no frame says that it was on disk; else the end of the file.
         """
         members: set[LogKey] = set()
         end_position = scanned.end_position
@@ -162,7 +162,7 @@ class Trails:
                 self._trails[key].is_suspect = True
 
     def _tell(self, entry: Entry, run: FoundRun) -> tuple[LogKey, bool]:
-        """Of which log it tells, and whether that counts."""
+        """Add one entry to the trail of its log; return the log, and whether the entry counts."""
         generation = entry.generation
         if generation == ANY_GENERATION:
             generation = self._generations.get(entry.segment_id, Generation(0))
