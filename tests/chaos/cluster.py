@@ -47,5 +47,5 @@ class ChaosCluster(LocalCluster):
         return SPARE
 
     def data_folder(self, node_id: int) -> Path:
-        """Where a node keeps its data."""
+        """Return the folder where a node keeps its data."""
         return self.folder / f"node-{node_id}"

@@ -17,7 +17,7 @@ def segment_file(data_folder: Path, segment: Segment) -> Path | None:
 
 
 def data_end(path: Path) -> int:
-    """Where the written part ends: files are allocated ahead, with zeros."""
+    """Return the position where the written part ends. Files are allocated ahead, with zeros."""
     return len(path.read_bytes().rstrip(b"\0"))
 
 

@@ -1,4 +1,4 @@
-"""What a scenario knows of the network between its processes: one way of a link can be cut."""
+"""The network between a scenario's processes: a scenario can cut one direction of a link."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

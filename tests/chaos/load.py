@@ -83,9 +83,9 @@ class Load:
         self._stopping = asyncio.Event()
         self.acked = 0
         self.errors: list[str] = []
-        """What patient producers were told."""
+        """Errors that patient producers were told."""
         self.problems: list[str] = []
-        """What must not happen to a client."""
+        """Events that must not happen to a client."""
 
     def start(self) -> None:
         """Begin to send and to read."""

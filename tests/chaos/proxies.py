@@ -172,7 +172,7 @@ class Proxies(Links):
 
 
 def _inode(local_port: int, remote_port: int) -> str:
-    """Of the socket with these ports, as ``/proc/PID/fd`` names it; empty when it is gone."""
+    """Return the socket with these ports as ``/proc/PID/fd`` names it; empty when it is gone."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         columns = line.split()
         ports = [int(columns[at].rpartition(":")[2], 16) for at in (1, 2)]

@@ -75,7 +75,7 @@ class Recorder:
         *,
         is_complete: bool,
     ) -> None:
-        """Who of the records below an offset was found to fulfil these conditions."""
+        """Write which records below an offset were found to fulfil these conditions."""
         self.write(
             "answer",
             partition=partition,
@@ -89,7 +89,7 @@ class Recorder:
         )
 
     def final(self, history: History) -> None:
-        """What the observer of the end has found."""
+        """Write the records and segments that the observer found at the end."""
         for (_, partition), records in history.final.items():
             found = [(offset, id_of(value)) for offset, value in records]
             start = history.log_start.get((_, partition), 0)

@@ -63,7 +63,7 @@ STOPS = ("stop", "restart")
 
 @dataclass(slots=True)
 class Report:
-    """What came of one scenario."""
+    """The result of one scenario."""
 
     name: str
     stored_as: str = ""

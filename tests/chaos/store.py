@@ -137,8 +137,8 @@ class FaultyStore:
         await _write(writer, answered, slowly=fault == SLOW_BODIES)
 
     def _draw(self, *, is_read: bool) -> str:
-        """What is done to this request. An upload is altered by nobody: its signature says what was
-        sent; and what says an error in a 200 is an answer to a change."""
+        """Draw the fault for this request; empty = none. Uploads are never altered: their signature
+        covers the bytes sent. Only a change can be answered with an error in a 200."""
         fault = self._fault
         fits = fault in (REFUSED, LOST_ANSWERS, SLOW_BODIES) or is_read != (fault == ERRORS_IN_200)
         if not fault or not fits or self._rng.random() > HIT_SHARE:
@@ -147,7 +147,7 @@ class FaultyStore:
         return fault
 
     async def _ask(self, head: bytes, body: bytes) -> bytes:
-        """What the server answers, whole."""
+        """Return the server's whole answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._behind)
         try:
             lines = head[: -len(_HEAD_END)].split(b"\r\n")

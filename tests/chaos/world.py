@@ -1,4 +1,4 @@
-"""What a scenario works with: cluster, network, load, time, and simple questions."""
+"""The tools of a scenario: cluster, network, load, time, and simple questions."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ class World:
     store: FaultyStore | None
     """The object store, where the topic is tiered."""
     ends_s: float
-    """Of the monotonic clock: no new faults after that."""
+    """Time of the monotonic clock after which no new fault begins, in seconds."""
     faults: int = 0
 
     @property

@@ -18,7 +18,7 @@ NODE = "/icecore.v1.NodeService/"
 
 
 def digest_of(segment_id: int, end_offset: int) -> bytes:
-    """What every replica of a segment agrees on at an end."""
+    """Return the digest that every replica of a segment has at this end offset."""
     return hashlib.sha256(f"{segment_id}:{end_offset}".encode()).digest()
 
 
@@ -36,7 +36,7 @@ class Held:
     promised_epoch: int = 0
     is_sealed: bool = False
     producer_snapshot: bytes = b""
-    """What it was opened with."""
+    """The producer snapshot that it was opened with."""
 
 
 @dataclass
@@ -62,9 +62,9 @@ class FakeNode:
     disk_id: bytes = b""
     protocol_version: int = PROTOCOL_VERSION
     producer_snapshot: bytes = b"snapshot"
-    """What it says of the producers at the end of any segment."""
+    """The producer snapshot that the node reports at the end of any segment."""
     written_max: int = 512
-    """How many producer states fit into one of its answers."""
+    """Number of producer states that fit into one of its answers."""
 
     async def start(self) -> None:
         """Serve, register, beat; returns after the first full push."""

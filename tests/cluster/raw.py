@@ -50,7 +50,7 @@ class RawClient:
         return topic
 
     async def metadata(self, topic: str) -> admin_pb2.GetMetadataResponse:
-        """What clients see of a topic."""
+        """Return the metadata that clients see of a topic."""
         request = admin_pb2.GetMetadataRequest(topics=[topic])
         body = await self.call(self.bootstrap, "AdminService/GetMetadata", request)
         return admin_pb2.GetMetadataResponse.FromString(body)

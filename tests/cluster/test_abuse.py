@@ -1,4 +1,4 @@
-"""What strangers send leaves processes alive, leases kept, memory as it was, and neighbours served.
+"""Hostile clients end no process, cost no lease, make no memory grow, and starve no other client.
 
 The short form of ``python -m benchmarks.abuse``: attacks of a second each, in turns.
 """

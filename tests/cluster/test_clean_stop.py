@@ -30,8 +30,8 @@ PAUSE_S = 0.02
 STALL_MS_MAX = 10_000.0
 STOP_S_MAX = 25.0
 WAIT_MS = 60_000
-"""Of all waits that a clean stop must not need. Far above the bounds, which so tell a wait in vain
-from a slow machine."""
+"""Length of all waits that a clean stop must not need. It is far above the bounds, which so tell a
+needless wait from a slow machine."""
 
 # Short waits would hide one in vain: they come from the environment, before the settings below.
 pytestmark = pytest.mark.default_timing

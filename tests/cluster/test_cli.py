@@ -33,7 +33,7 @@ START_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed."""
+    """The output of a command."""
 
     stdout: str
     stderr: str
@@ -74,7 +74,7 @@ class Cli:
         return done.returncode, Done(done.stdout, done.stderr)
 
     def json(self, *arguments: str, **options: Any) -> Any:
-        """What a document holds: the ``items`` of a list, else all of it but its schema."""
+        """Return a document's content: the ``items`` of a list, else all of it but the schema."""
         found = json.loads(self(*arguments, **options).stdout)
         assert found.pop("schema") == 1
         return found["items"] if list(found) == ["items"] else found
@@ -368,7 +368,7 @@ def _page(port: int, path: str) -> tuple[int, str]:
 
 
 def grpc_health(address: str) -> dict[str, int]:
-    """By service, the status that gRPC's own health says; 1 = serving."""
+    """Return each service's status as gRPC's own health service reports it; 1 = serving."""
     with grpc.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         return {

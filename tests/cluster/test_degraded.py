@@ -1,4 +1,4 @@
-"""What goes on by itself: a leader left alone, a coordinator that has forgotten everything."""
+"""A leader left alone and a coordinator that has forgotten everything both go on by themselves."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the documents tell a reader to type works as it is written, on real processes.
+"""Every command that the documents tell a reader to type works as written, on real processes.
 
 Every block of the documents below runs, in their order, from the wheel, beside its `icecore dev`,
 in a folder with spaces in its name. What is not run has its reason. Only the port of the cluster is
@@ -55,7 +55,7 @@ NOT_RUN = (
     ("newest.select", "the same"),
     ("spark", "needs a JVM; tests/spark/test_cookbook.py and test_jobs.py run these"),
 )
-"""How a block begins, or what is in it; and why it is not run here."""
+"""The start of a block, or some text in it, and the reason why it is not run here."""
 SETUP = {
     "README.md": ("icecore dev sample --count 2000 > flights.ndjson",),
     "docs/COMMANDS.md": (
@@ -69,12 +69,12 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"[|<>$`;&~]")
 """In a line that needs a shell; others go to the typist as words."""
 FOLLOW_S = 1.5
-"""How long a command that follows a topic is left alone."""
+"""Seconds that a command which follows a topic is left alone."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a reader sits: a folder, what is on the path there, and who types."""
+    """A reader's workplace: a folder, the programs on its path, and the process that types."""
 
     folder: Path
     environment: dict[str, str]

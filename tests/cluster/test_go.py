@@ -75,7 +75,7 @@ class Running:
         await self.process.stdin.drain()
 
     async def end(self) -> Log:
-        """What it printed: where each value is."""
+        """End the program; return the offset and value of each record that it printed."""
         async with asyncio.timeout(RUN_S):
             _, errors = await self.process.communicate(b"")
         assert self.process.returncode == 0, errors.decode()

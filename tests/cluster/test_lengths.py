@@ -1,4 +1,4 @@
-"""How many bytes a segment has: what the coordinator shows is what the nodes' files hold."""
+"""The coordinator shows as many bytes of a segment as the nodes' files hold."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ async def the_tail(admin: Admin, topic: str, *, after: int = 0) -> Segment:
 
 
 async def shown_bytes(admin: Admin, topic: str, least: int) -> int:
-    """Of the whole topic, once the tail's leader has told of all its batches."""
+    """Return the bytes shown for the topic, once the tail's leader has reported all batches."""
     async with asyncio.timeout(30):
         while True:
             (described,) = await admin.describe_topics([topic])

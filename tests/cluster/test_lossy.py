@@ -1,4 +1,5 @@
-"""When every copy is gone: nothing is given up by itself, what an admin gives up is recorded."""
+"""With every copy gone, the cluster gives up nothing by itself; it records what an admin gives
+up."""
 
 import asyncio
 import json

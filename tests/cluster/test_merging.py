@@ -40,7 +40,7 @@ class Tiering:
     server: S3Server | None
 
     def objects(self) -> int:
-        """How many segments lie in the store."""
+        """Return the number of segments in the store."""
         if self.bucket is not None:
             return len([*self.bucket.glob("*/*/*.parquet")])
         assert self.server is not None
@@ -66,7 +66,7 @@ def tiers(
 
 
 async def merge_all(admin: Admin, topic: str) -> int:
-    """How many segments were merged."""
+    """Merge all planned groups, and return the number of segments merged."""
     merged = 0
     while groups := (await admin.plan_merges(topic)).groups:
         for each in groups:

@@ -57,8 +57,8 @@ def lines(path: Path) -> list[tuple[str, int, int]]:
 def read_and_be_killed(
     cluster: LocalCluster, path: Path, seen: set[tuple[str, int, int]], wanted: int, *, fails: bool
 ) -> list[tuple[str, int, int]]:
-    """What one life of a reader prints until it has printed so many new ones. With ``fails`` the
-    coordinator is killed and started again meanwhile."""
+    """Run a reader, and kill it once it has printed ``wanted`` new records. Return all printed
+    records. With ``fails`` the coordinator is killed and started again meanwhile."""
     with path.open("w") as output:
         command = [sys.executable, "-c", READER, cluster.bootstrap, "job"]
         reader = subprocess.Popen(command, stdout=output)

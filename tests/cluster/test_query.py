@@ -63,7 +63,7 @@ class Caller:
     async def fetch(
         self, offset: int, wanted: data_pb2.RecordFilter
     ) -> tuple[data_pb2.FetchPartitionResult, bytes]:
-        """Of the first node that has it."""
+        """Fetch from the first node that has this offset."""
         entry = data_pb2.FetchPartition(topic=TOPIC, offset=offset, filter=wanted)
         header = data_pb2.FetchHeader(partitions=[entry], max_bytes=1 << 20)
         request = data_pb2.FetchRequest(header=header).SerializeToString()

@@ -39,7 +39,7 @@ async def start_of(admin: Admin, topic: str) -> int:
 
 
 def log_files(cluster: LocalCluster, topic_id: bytes) -> list[int]:
-    """How many each node has."""
+    """Return the number of log files on each node."""
     folders = [cluster.folder / f"node-{each}" / "segments" / topic_id.hex() for each in (1, 2, 3)]
     return [sum(1 for _ in folder.glob("*/*.log")) for folder in folders]
 

@@ -36,7 +36,7 @@ def consumed(bootstrap: str) -> set[bytes]:
 
 
 def told(address: str) -> admin_pb2.GetMetadataResponse:
-    """What a server says of the topic."""
+    """Return the metadata that a server has of the topic."""
     with grpc.insecure_channel(address) as channel:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         request = admin_pb2.GetMetadataRequest(topics=["t"])

@@ -1,4 +1,4 @@
-"""What keeps a process from starting is said in one line that tells what to do."""
+"""A process that cannot start says why in one line, which also says what to do."""
 
 import subprocess
 import sys

@@ -231,7 +231,7 @@ async def test_a_table_that_others_read_and_that_goes(in_folder: InFolder) -> No
 
 
 def rows_of(folder: Path) -> dict[int, list[tuple[int, bytes]]]:
-    """By DuckDB, from the files that the Delta log names."""
+    """Return the rows that DuckDB reads from the files named by the Delta log."""
     found: dict[int, list[tuple[int, bytes]]] = {}
     with duckdb.connect() as connection:
         rows = connection.execute(

@@ -32,7 +32,7 @@ def free_address() -> str:
 
 
 def calls(cluster: LocalCluster, node_id: int) -> dict[str, float]:
-    """What a node has counted, by transport."""
+    """Return the number of calls that a node has counted, by transport."""
     url = f"http://{cluster.node(node_id).metrics_listen}/metrics"
     with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
         return {name: float(count) for name, count in _CALLS.findall(answer.read().decode())}

@@ -25,10 +25,11 @@ def files_of(cluster: LocalCluster, node_id: int, topic_id: bytes) -> int:
 
 
 async def send_until_refused(bootstrap: str, topic: str) -> tuple[Log, bytes]:
-    """What was still acknowledged, for a node hears a moment later than the coordinator.
+    """Send until the topic refuses; return the acknowledged records and the refused value.
 
-    And the value that was refused: it may be stored or not, for a leader may drop the topic
-    after the append and before the acknowledgement.
+    A node hears of a deletion a moment later than the coordinator, so some records are still
+    acknowledged. The refused value may be stored or not: a leader may drop the topic after the
+    append and before the acknowledgement.
     """
     acked: Log = {}
     async with Producer(bootstrap, delivery_timeout_ms=2_000) as producer, asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""What is installed from the wheel: five packages with our names, and a client that is light.
+"""The wheel installs five packages with our names, and a client that is light.
 
 The wheel goes into an empty environment, whose working directory has folders and files of the names
 that our packages had. Dependencies come from the environment of the tests by a path entry, which
@@ -43,7 +43,7 @@ LIGHT = (
     "deltalake",
     "pyspark",
 )
-"""What a plain ``pip install icecore`` does not bring."""
+"""Packages that a plain ``pip install icecore`` does not install."""
 EXTRA_NEEDED = (
     ("icecore.cli.main()", "icecore: typer is not installed: pip install 'icecore[cli]'"),
     (

@@ -1,7 +1,7 @@
-"""What every storage engine does with the bytes of logs, and when it lets them be remembered.
+"""Suite for every storage engine: the bytes of logs, and when a caller may record a new log.
 
-What a whole store makes of an engine is in ``segment_store_suite.py`` and ``set_aside_suite.py``,
-which run over every engine, too. Subclasses supply the fixture ``bench``.
+``segment_store_suite.py`` and ``set_aside_suite.py`` test a whole store over every engine.
+Subclasses supply the fixture ``bench``.
 """
 
 import random
@@ -83,7 +83,7 @@ def append(bench: EngineBench, log: LogBuilder, batches: int = 1, **shape: int) 
 def judged(
     bench: EngineBench, *logs: KnownLog, untrusted: Sequence[SegmentIdentity] = ()
 ) -> list[FoundLog]:
-    """What a new process finds."""
+    """Kill the process, and return what a new one finds."""
     bench.kill()
     bench.condemned.clear()
     return bench.engine.start_up(logs, untrusted)

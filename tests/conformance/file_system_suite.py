@@ -1,4 +1,4 @@
-"""What every ``FileSystem`` does: the real one, and the one of the simulator.
+"""Suite for every ``FileSystem``: the real one, and the one of the simulator.
 
 Subclasses supply the fixture ``fs``: an empty data folder.
 """

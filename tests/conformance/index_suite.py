@@ -1,4 +1,4 @@
-"""What every ``Index`` does: RocksDB, and the one of the simulator.
+"""Suite for every ``Index``: RocksDB, and the one of the simulator.
 
 Subclasses supply the fixture ``index``: empty, with the families of the segment engine.
 """

@@ -1,4 +1,4 @@
-"""What every ``LogDatabase`` does: RocksDB, and the one of the simulator.
+"""Suite for every ``LogDatabase``: RocksDB, and the one of the simulator.
 
 Subclasses supply the fixture ``database``: empty.
 """

@@ -1,4 +1,4 @@
-"""What every metadata store must do; subclass it and say how to open one (see tests/unit)."""
+"""Suite for every metadata store. Subclass it and say how to open one (see tests/unit)."""
 
 import pytest
 

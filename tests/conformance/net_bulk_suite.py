@@ -1,4 +1,4 @@
-"""What every ``Net`` does with requests that are admitted by their header: refused, answered, run.
+"""Suite for every ``Net``: requests that are admitted by their header are refused, answered or run.
 
 Each admitted call either runs or is abandoned, whatever breaks. Whether the body has arrived by
 then is the transport's affair, and so is memory (``test_server_admission.py`` of the native one).
@@ -97,7 +97,7 @@ class BulkSuite:
     """Inherit and define ``run``."""
 
     principal = "anonymous"
-    """What servers know of the caller."""
+    """The caller's name, as servers know it."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What every ``Net`` does with streams: both ways, in order, with flow control, and their ends."""
+"""Suite for every ``Net``: streams go both ways, in order, with flow control, and they end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 MIB = 1 << 20
 BULK_MESSAGES = 96
-"""Of 1 MiB: more than any transport holds for a reader that stalls."""
+"""Number of messages of 1 MiB: more than any transport holds for a reader that stalls."""
 HELD_BYTES_MAX = 48 * MIB
 
 

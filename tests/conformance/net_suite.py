@@ -1,4 +1,4 @@
-"""What every ``Net`` does with calls: gRPC, the native transport, and the simulator's network.
+"""Suite for every ``Net``: calls over gRPC, the native transport, and the simulator's network.
 
 Subclasses say how a test is run. ``net_stream_suite.py`` has the streams.
 """
@@ -112,10 +112,11 @@ class NetSuite:
     """Inherit and define ``run``."""
 
     last_answer_bytes = 24 << 20
-    """Of a server that stops with grace: more than kernels hold for a reader."""
+    """Size of the last answer of a server that stops with grace: more than kernels hold for a
+    reader."""
 
     principal = "anonymous"
-    """What servers know of the caller."""
+    """The caller's name, as servers know it."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         raise NotImplementedError

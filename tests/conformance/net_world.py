@@ -1,4 +1,4 @@
-"""Where the suites of the network port run: a client, servers, and a wire that can be cut.
+"""The place where the suites of the network port run: a client, servers, and a wire to cut.
 
 A real transport runs on an asyncio loop of its own for each test, the simulator's on its loop with
 virtual time. A world tells what nobody expected: failures that a server met, tasks that are left.
@@ -17,7 +17,7 @@ LOOPBACK = "127.0.0.1:0"
 
 
 class World(ABC):
-    """What a test of the port is given."""
+    """The client, servers and wire that a test of the port gets."""
 
     client: Net
     unreachable: str
@@ -37,7 +37,7 @@ class World(ABC):
 
     @abstractmethod
     def failures(self) -> str:
-        """What servers' logs say of failures that are nobody's error; forgets it."""
+        """Return the unexpected failures in the servers' logs, and forget them."""
 
 
 class _Wire:

@@ -1,4 +1,4 @@
-"""What every object store keeps, whoever stands behind it."""
+"""Suite for every object store, whatever server stands behind it."""
 
 import asyncio
 import os

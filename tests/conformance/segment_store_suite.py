@@ -1,4 +1,4 @@
-"""What every storage engine does, whoever keeps the bytes: the life of a log until its seal.
+"""Suite for every storage engine, wherever the bytes are kept: the life of a log until its seal.
 
 How replicas are condemned, set aside and deleted is in ``set_aside_suite.py``.
 """

@@ -1,4 +1,4 @@
-"""What every storage engine does with replicas that count for nothing, or are to go."""
+"""Suite for every storage engine: replicas that count for nothing, or are to be deleted."""
 
 import pytest
 

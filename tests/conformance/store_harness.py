@@ -1,4 +1,4 @@
-"""What every suite of a storage engine needs: a store over one data folder, and logs in it.
+"""The basis of every storage engine suite: a store over one data folder, and logs in it.
 
 Subclasses supply the fixture ``harness``: opens a store over one empty data folder, and opens it
 again as after a SIGKILL (``kill``) or a clean stop (``stop``).

@@ -84,7 +84,7 @@ class TestSegmentEngine(EngineConformance):
 
 
 def new_memory() -> LogMemory:
-    """Of a process, with room for all that a test has."""
+    """Return the log memory of a process, with room for all that a test stores."""
     return LogMemory(MemoryBudget(64 << 20))
 
 

@@ -75,7 +75,7 @@ class TestOsFileSystem(FileSystemConformance):
     def test_a_folder_of_an_earlier_process_is_synced_once(
         self, fs: OsFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """That process may have ended between making it and syncing its parent."""
+        """The earlier process may have ended between making the folder and syncing its parent."""
         (tmp_path / "segments" / "topic").mkdir(parents=True)
         real, count = os.fsync, list[int]()
 

@@ -67,7 +67,8 @@ class TestNativeNetWithTls(NetSuite, BulkSuite, StreamSuite):
 
 
 class ThrottledSuite:
-    """Of servers with few resources. Inherit and define ``run``, whose server runs one call."""
+    """Suite for servers with few resources. Inherit and define ``run``, whose server runs one
+    call."""
 
     def run(self, main: Callable[[World], Awaitable[None]]) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What every table of a topic promises, whoever keeps it.
+"""Suite for every table of a topic, whatever keeps it.
 
 Subclasses supply the fixture ``open_table``: opens the table of a cluster's topic once more.
 """
