@@ -95,7 +95,7 @@ def report(model: Model, world: World) -> Steps:
 
 
 def late_report(model: Model, world: World) -> Steps:
-    """What was under way when a stream ended arrives after all."""
+    """Deliver the report that was still under way when a follower's stream ended."""
     if not world.leader.leads:
         return
     for i in model.followers:

@@ -15,7 +15,7 @@ from tests.model.steps import Protocol
 
 @dataclass
 class Result:
-    """What a search found."""
+    """The result of a search."""
 
     states: int
     cpu_seconds: float

@@ -15,7 +15,7 @@ class Config:
     records: int = 1
     crashes: int = 1
     losses: int = 0
-    """Of the crashes so many may take the disk along."""
+    """Number of crashes that may also destroy the disk."""
     rebuild: bool = False
     """A replica that lost its data may copy the log again and be certified by the leader."""
     synced: bool = True

@@ -1,4 +1,4 @@
-"""What goes wrong: crashes, power cuts, lost disks, and an admin who changes the settings."""
+"""The faults: crashes, power cuts, lost disks, and an admin who changes the settings."""
 
 from tests.model.model import Model, Steps, stopped
 from tests.model.rules import LEADER
@@ -83,7 +83,7 @@ def restart(model: Model, world: World, record: Record, i: int, disk: Replica) -
 
 
 def resumed(world: World) -> World:
-    """What a process knows that leads again although it was started again (a mutant)."""
+    """Return the world as a restarted process sees it that leads again (a mutant)."""
     peers = [
         Peer(p.replica, p.member, View(p.member.stored, 0, p.replica.incarnation, 0, 0))
         for p in world.peers

@@ -1,4 +1,5 @@
-"""What all steps of the model share: the configuration, the rules, and how a leader's step ends."""
+"""Parts shared by all steps of the model: the configuration, the rules, the end of a leader's
+step."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -24,7 +25,7 @@ class Model:
         self.hides_unsynced = config.synced and rules.reports_only_durable and rules.scan_is_synced
 
     def says(self, log: str, before: int) -> int:
-        """What a process takes for durable after an append, before any fsync."""
+        """Return the end that a process takes for durable after an append, before any fsync."""
         return before if self.config.synced and self.rules.reports_only_durable else len(log)
 
     def settled(self, replica: Replica, end: int) -> Replica:

@@ -28,7 +28,7 @@ class Mutant:
 
     name: str
     rule: str
-    """Which it breaks."""
+    """The rule that it breaks."""
     change: Mapping[str, Any]
     """Fields of ``Rules`` that are replaced."""
     config: Config
@@ -142,12 +142,12 @@ def shortest_log(replies: Mapping[int, FenceReply], _: int = 0) -> EndDecision:
 
 
 def lost_by_who_answered(replies: Mapping[int, FenceReply], segment: Segment) -> bool:
-    """Who does not answer counts for nothing."""
+    """Take a segment for lost although a replica that did not answer may be intact."""
     return bool(replies) and not any(reply.intact for reply in replies.values())
 
 
 def progress_kept(followers: Followers, node: NodeInfo) -> None:
-    """What an earlier incarnation reported goes on counting."""
+    """Go on counting progress that an earlier incarnation of the follower reported."""
     follower = followers.by_node[node.node_id]
     follower.node, follower.incarnation = node, node.incarnation
 
@@ -171,7 +171,7 @@ def leads_again(segment: Segment, node_id: int, incarnation: int) -> bool:
 def seal_on_old_confirmations(
     cluster: ClusterState, live: Liveness, order: Sealing, successor: Opening, now_ms: int
 ) -> Change:
-    """Who confirmed the successor's files and was started again since still counts."""
+    """Count confirmations of the successor's files by nodes that were started again since."""
     now = {node_id: cluster.incarnation(node_id) for node_id in successor.confirmed}
     return seal(cluster, live, order, replace(successor, confirmed=now), now_ms)
 

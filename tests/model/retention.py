@@ -32,19 +32,19 @@ AGE_MS = 10
 
 @dataclass(frozen=True)
 class State:
-    """What there is. Sets are tuples of numbers of segments, or of (node, segment)."""
+    """The whole state. Sets are tuples of numbers of segments, or of (node, segment)."""
 
     expired: int = 0
-    """So many of the oldest are old enough."""
+    """Number of the oldest segments that are old enough to expire."""
     start: int = 0
-    """As stored."""
+    """The stored log start."""
     gone: tuple[int, ...] = ()
     """Tombstones."""
     ordered: tuple[tuple[int, int], ...] = ()
     """(node, segment): holders of tombstones."""
     files: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2))
     heard: tuple[int, ...] = (0, 0)
-    """By node: the log start it knows."""
+    """The log start that each node knows, by node."""
     reading: tuple[int, int] | None = None
     """A read is under way of this file."""
     recycled: tuple[tuple[int, int], ...] = ()
@@ -57,7 +57,7 @@ class State:
 
 @dataclass(frozen=True)
 class Rules:
-    """What production decides, and what its shells take care of."""
+    """The decisions of production, and what its shells guarantee."""
 
     retain: Callable[[ClusterState], Change] = lambda state: retention.retain(
         state, KEY, retention.TailNews()

@@ -33,14 +33,15 @@ from tests.model.state import ACTIVE, NEUTRAL, RECOVERING, SETTLED, UNCERTAIN
 
 LEADER = 1
 VERSION = 7
-"""Of the record as the leader knows it; the stored one is at most one ahead."""
+"""Version of the record as the leader knows it; the stored one is at most one ahead."""
 STATES = (SegmentState.ACTIVE, SegmentState.RECOVERING, SegmentState.SEALED)
 ROLLS: tuple[sealing.Roll, ...] = (
     sealing.Idle(),
     sealing.Draining(2, 0.0, 0.0),
     sealing.Sealing(1, b""),
 )
-"""By ``Leader.roll``. ``Preparing`` and ``Collecting`` allow what ``Idle`` and ``Draining`` do."""
+"""A roll for each value of ``Leader.roll``. ``Preparing`` and ``Collecting`` allow what ``Idle``
+and ``Draining`` do."""
 
 
 def report_accepted(followers: Followers, report: FollowerProgress, log_end: int) -> bool:
@@ -58,7 +59,8 @@ def node_changed(followers: Followers, node: NodeInfo) -> None:
 
 
 def voters_of(segment: Segment) -> tuple[tuple[int, ...], int]:
-    """Whose durable ends count for ``quorum``, and how many of them it takes."""
+    """Return the replicas whose durable ends count for ``quorum``, and the number of them it
+    takes."""
     return segment.replicas, segment.settings.quorum
 
 
@@ -68,7 +70,7 @@ def settings_of(segment: Segment, topic_min_insync: int) -> Segment:
 
 
 def floor_of(high_watermark: int, acked_end: int, quorum_end: int) -> int:
-    """What a follower must have before it joins or is certified (R16)."""
+    """Return the end that a follower must reach before it joins or is certified (R16)."""
     return isr.expand_floor(high_watermark, acked_end)
 
 
@@ -109,7 +111,7 @@ class Rules:
     fence_stops_leader: bool = True
     """A fenced leader appends nothing and acks nothing."""
     reports_only_durable: bool = True
-    """What a node takes for durable is fsynced (R12)."""
+    """A node takes only fsynced records for durable (R12)."""
     scan_is_synced: bool = True
     """At start-up an unsealed log is fsynced before its end counts as durable."""
     missing_is_unknown: bool = True
@@ -196,7 +198,7 @@ class Decisions:
     def maximal(
         self, change: int, committed: tuple[int, ...], proposed: tuple[tuple[int, int], ...]
     ) -> tuple[int, ...]:
-        """Whom acks and the high watermark wait for."""
+        """Return the replicas that acks and the high watermark wait for."""
         return self.rules.maximal_isr(self.isr_state(change, committed, proposed))
 
     def advance(
@@ -339,7 +341,8 @@ class Decisions:
     def seal_change(
         self, state: int, stored: tuple[int, ...], stale: int, end: int, copies: tuple[int, ...]
     ) -> str | None:
-        """What is wrong with the records once the seal is stored (""), or None: it was refused."""
+        """Return what is wrong with the records once the seal is stored; "" = nothing, None =
+        refused."""
         order = segment_changes.Sealing(1, VERSION, end, b"d" * 32, copies)
         cluster = self._sealed(state, stored, stale, order, set(self.replicas), set())
         if cluster is None:

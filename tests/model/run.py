@@ -28,9 +28,10 @@ Job = tuple[str, str]
 
 
 def worlds() -> dict[str, Config]:
-    """What the mutants run in, unmutated: each must be clean, or its kills prove nothing.
+    """Return the unmutated worlds of the mutants, by the text of their bounds.
 
-    By the text of their bounds, since some differ in one number only.
+    Each must be clean, or its kills prove nothing. The text is the key because some bounds differ
+    in one number only.
     """
     return {str(replace(mutant.config, name="")): mutant.config for mutant in MUTANTS}
 
@@ -72,7 +73,7 @@ def jobs(names: Sequence[str]) -> list[Job]:
 
 
 def results(wanted: Sequence[Job], in_parallel: bool) -> Iterator[tuple[Job, Result]]:
-    """Of all jobs, as they end."""
+    """Yield each job with its result, as the jobs end."""
     if not in_parallel:
         yield from map(run, wanted)
         return

@@ -1,4 +1,4 @@
-"""What a state of the model is: one segment, its coordinator, its leader, its replicas, the faults.
+"""A state of the model: one segment, its coordinator, its leader, its replicas, and the faults.
 
 Everything is a tuple of small values, so that a state can be hashed and compared. A log is a string
 with one letter per record ("a" is what the first leader writes, "b" what a leader writes that was
@@ -61,9 +61,10 @@ class Replica(NamedTuple):
     incarnation: int = 1
     log: str = ""
     durable: int = 0
-    """What would survive a power cut."""
+    """The end that would survive a power cut."""
     says: int = 0
-    """What the process takes for durable, and reports; the same unless it is not synced."""
+    """The end that the process takes for durable, and reports. It differs from ``durable`` only if
+    the replica is not synced."""
     intact: int = 1
     """0 = UNKNOWN."""
     promised: int = 0
@@ -71,11 +72,11 @@ class Replica(NamedTuple):
     clean: int = 0
     """The marker of a clean shutdown lies on the disk."""
     kept: int = 0
-    """Of a replica that is not synced: it was, and is from now on (R81)."""
+    """1 = a replica in an unsynced mode was synced, and each append is from now on (R81)."""
 
 
 class Member(NamedTuple):
-    """What the coordinator knows of a replica."""
+    """The coordinator's view of a replica."""
 
     stored: int = 1
     """In the stored in-sync set; ``frozen`` is that set as it was at the move to RECOVERING."""
@@ -89,7 +90,7 @@ class Member(NamedTuple):
 
 
 class View(NamedTuple):
-    """What the leader knows of a follower."""
+    """The leader's view of a follower."""
 
     committed: int = 1
     proposed: int = 0

@@ -37,24 +37,24 @@ NODES = (NodeId(1), NodeId(2))
 ATTEMPTS_MAX = 2
 COPY = TierCopy(b"m" * 32, b"c" * 33, 1, 1, "parquet")
 WAIT_MS = 1
-"""Of every grace."""
+"""Length of every grace."""
 OLD_MS = 2
 
 
 @dataclass(frozen=True)
 class State:
-    """What there is. Clocks stand for all that is waited for."""
+    """The whole state. Clocks stand for everything that is waited for."""
 
     tier: TierRecord | None = None
     revision: int = 0
-    """Of the partition: what is published."""
+    """Revision of the partition's published copies."""
     table_revision: int = 0
     table: tuple[int, ...] = ()
     """Attempts that the table names."""
     tries: int = 0
-    """So many attempts were given out."""
+    """Number of attempts that were given out."""
     number: int = 1
-    """What the counter of attempts has for the next one."""
+    """The next number of the counter of attempts."""
     asked: tuple[tuple[int, int], ...] = ()
     """(attempt, node) that may still put, and then answer."""
     put: tuple[tuple[int, int], ...] = ()
@@ -75,7 +75,7 @@ class State:
 
 @dataclass(frozen=True)
 class Rules:
-    """What production decides."""
+    """The decisions of production."""
 
     begin: Callable[[ClusterState, SegmentId, NodeId], Change] = tiering.begin
     publish: Callable[[ClusterState, tiering.Attempt], Change] = lambda state, upload: (
@@ -158,7 +158,7 @@ def _cluster(state: State) -> ClusterState:
 
 
 def taken(state: State, change: Change) -> State:
-    """What a committed change makes of the state."""
+    """Return the state after a committed change."""
     changed: dict[str, Any] = {}
     for record in change.deletes:
         if isinstance(record, TierRecord):

@@ -57,5 +57,5 @@ _LINES: Mapping[type, Callable[[Any], str]] = {
 
 
 def line(effect: object) -> str:
-    """What a story shows of an effect."""
+    """Return the line that shows an effect in a scenario file."""
     return _LINES[effect.__class__](effect)

@@ -14,11 +14,11 @@ from icecore_node.replica.orders import Order, Orders
 from tests.scenarios.vocabulary import Vocabulary
 
 TURNS = 20
-"""Of the loop: more than anything here needs until it waits for the story."""
+"""Turns of the loop: more than any command needs until every order waits."""
 
 
 class Token:
-    """Of a node's context all that orders look at."""
+    """The only part of a node's context that orders read."""
 
     token = 5
 
@@ -108,7 +108,7 @@ def role_changes(room: OrdersRoom, *, name: str, segments: tuple[int, ...]) -> l
 
 @ORDERS.command
 def go_on(room: OrdersRoom, *, name: str) -> list[str]:
-    """What this one waited for has come."""
+    """Let this order go on: what it waited for has come."""
     room.go_on(name)
     return room.settled()
 

@@ -80,7 +80,7 @@ def roll(cluster: Cluster, *, segment: int, least: int = 0) -> list[str]:
 
 @PLACEMENT.command
 def loads(state: Cluster) -> list[str]:
-    """What each node has to do."""
+    """Print the load of each node."""
     return [
         f"node {node_id}: replicas {load.replicas}, leads {load.leads}"
         for node_id, load in load_of_nodes(state).items()

@@ -188,7 +188,7 @@ def decide_unclean(room: RecoveryRoom, *, watermark: int = 0) -> list[str]:
 
 @RECOVERY.command
 def orders(room: RecoveryRoom) -> list[str]:
-    """Who is asked to do what, so that enough copies reach the end."""
+    """Print which node is asked to do what, so that enough copies reach the end."""
     case = room.decided_case
     donor, end = case.end.donor, case.end.end_offset
     targets = [

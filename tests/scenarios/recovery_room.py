@@ -131,7 +131,7 @@ def _line(record: object) -> str:
 
 
 def segment_line(segment: Segment) -> str:
-    """What a story shows of a segment's record."""
+    """Return the line that shows a segment's record in a scenario file."""
     name = f"segment {segment.segment_id}: {segment.state.name}"
     replicas = f"replicas {nodes(segment.replicas)}"
     if segment.state is SegmentState.PREPARED:

@@ -43,7 +43,7 @@ class ReplicaSet:
         self.registered: dict[int, int] = {}
         """Incarnations, by node, as the coordinator has them."""
         self.proposals: deque[out.ProposeIsr] = deque()
-        """Of the in-sync set, on their way to the coordinator."""
+        """Proposals of the in-sync set that are on their way to the coordinator."""
         self.digests_asked: out.CollectSealDigests | None = None
         self.requests = 0
         self.deliveries = 0

@@ -142,7 +142,7 @@ def lease(world: ReplicaSet, *, valid: bool) -> list[str]:
 
 @REPLICATION.command
 def replicate(world: ReplicaSet, *, to: tuple[int, ...]) -> list[str]:
-    """What these followers lack arrives there, with the leader's watermark."""
+    """Deliver to these followers the batches they lack, with the leader's watermark."""
     leader = world.leader
     epoch, watermark = leader.segment.epoch, leader.high_watermark
     for node_id in to:
@@ -176,7 +176,7 @@ def data(
 
 @REPLICATION.command
 def sync(world: ReplicaSet, *, on: tuple[int, ...], to: int | None = None) -> list[str]:
-    """What these nodes have appended is durable there, all of it or below an offset."""
+    """Make durable what these nodes have appended, all of it or below an offset."""
     for node_id in on:
         core = world.leader if node_id == LEADER else world.followers[node_id].core
         durable = into.LocalDurable(core.log_end_offset if to is None else to)
@@ -386,7 +386,7 @@ def wait(world: ReplicaSet, *, ms: int) -> list[str]:
 
 @REPLICATION.command
 def show(world: ReplicaSet) -> list[str]:
-    """What the cores know."""
+    """Print the state of the leader's and the followers' cores."""
     core = world.leader
     maximal = "" if core.maximal_isr == core.isr else f", counting {nodes(core.maximal_isr)}"
     role = "stopped" if core.stopped else "leads"

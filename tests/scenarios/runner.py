@@ -26,7 +26,7 @@ VOCABULARIES: Mapping[str, Vocabulary[Any]] = {
     "replication": REPLICATION,
     "storage": STORAGE,
 }
-"""By folder."""
+"""The commands of each folder, by its name."""
 
 
 def stories() -> list[Path]:

@@ -76,7 +76,7 @@ def commit(room: StorageRoom) -> Iterator[str]:
 
 @STORAGE.command
 def lose(room: StorageRoom) -> list[str]:
-    """What was to be committed next never is; whoever appends has lost count."""
+    """Drop the requests of the next commit, so that their callers have lost count."""
     room.group.clear()
     return []
 

@@ -27,7 +27,7 @@ _PREFIX = struct.Struct(">Q")
 
 
 class Watch:
-    """What was done, in order, since somebody last looked; and what is to fail."""
+    """Record of operations in order since the last look, and the writes that are to fail."""
 
     def __init__(self) -> None:
         self.failing_writes: set[int] = set()
@@ -135,7 +135,7 @@ class StorageRoom:
         self.watch = Watch()
         self.logs: dict[int, LogBuilder] = {}
         self.group: dict[str, AppendRequest] = {}
-        """What is appended with the next commit, by the names that the story gives."""
+        """Requests of the next commit, by the names that the scenario gives them."""
         self._settings = StoreSettings()
         self.index_disk = SimIndexDisk()
         self._control = ControlStore(sqlite3.connect(":memory:", isolation_level=None))

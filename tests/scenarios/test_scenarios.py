@@ -10,7 +10,7 @@ from tests.scenarios.runner import FOLDER, VOCABULARIES, check, read, stories
 PROTOCOL = FOLDER.parent.parent / "docs" / "PROTOCOL.md"
 TITLE = re.compile(r"(?:(?P<rules>R\d+(?:, R\d+)*)|Placement|Group commit): [A-Z].*\.")
 LINES_MAX = 80
-"""What does not fit on a screen is two stories."""
+"""Lines that fit on a screen. Split a longer scenario in two."""
 WIDTH_MAX = 100
 
 each_story = pytest.mark.parametrize(

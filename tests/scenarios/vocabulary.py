@@ -1,4 +1,4 @@
-"""What the commands of a kind of story mean: plain functions, found by name.
+"""The commands of one kind of scenario: plain functions, found by name.
 
 A function ``fence_answer(world, *, on: int, end: int = 0)`` is the command ``fence answer on=2``.
 Its signature says which arguments there are, which of them are needed and how they are read, so
@@ -40,11 +40,12 @@ class Vocabulary(Generic[W]):
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all commands."""
+        """Return the names of all commands."""
         return frozenset(self._commands)
 
     def carry_out(self, world: W, command: Command) -> list[str]:
-        """What the command prints. Raises StoryError: there is no such command or argument."""
+        """Carry out a command, and return what it prints. Raises StoryError: there is no such
+        command or argument."""
         function = self._commands.get(command.name)
         if function is None:
             known = ", ".join(sorted(self._commands))

@@ -1,4 +1,5 @@
-"""Who asks a cluster besides its traffic: one in each world, for each costs a tenth of it."""
+"""The clients that query a cluster beside its traffic: one in each world, for each costs a tenth of
+it."""
 
 from typing import TYPE_CHECKING, Protocol
 

@@ -140,7 +140,7 @@ def gap(history: History) -> Iterator[Violation]:
 
 
 def order(history: History) -> Iterator[Violation]:
-    """What a producer sent first stands first."""
+    """The records that a producer sent first stand first."""
     if not history.idempotent:
         return
     places = {
@@ -217,7 +217,7 @@ def unseen(history: History) -> Iterator[Violation]:
 
 
 def changed(history: History) -> Iterator[Violation]:
-    """What was read once stays as it was."""
+    """A record that was read once stays as it was."""
     for partition in {read.partition: None for read in history.reads}:
         final = dict(history.final.get(partition, []))
         start = history.log_start.get(partition, 0)

@@ -78,17 +78,17 @@ DAMAGE = frozenset(
 SAMPLE_S = 0.1
 SLOW_DELAY_S = 0.02
 LONGEST_WORK_S = 15.0
-"""Of one turn of a thread: what is spent already can't be healed, and healing has an end."""
+"""Maximum seconds of one turn of a thread. Healing cannot take back spent time, and must end."""
 
 
 @dataclass
 class Host:
-    """What of a node outlives its processes."""
+    """The parts of a node that outlive its processes."""
 
     node_id: int
     disk: SimDisk = field(default_factory=SimDisk)
     further: SimDisk | None = None
-    """Where segments may lie, too."""
+    """A second disk, where segments may lie too."""
     is_further_missing: bool = False
     """To the processes that start from now on."""
     index: SimIndexDisk = field(default_factory=SimIndexDisk)
@@ -121,7 +121,7 @@ class Host:
         return next((inode for inode in found if inode is not None), None)
 
     def delay_s(self, delay_s: float, now_s: float) -> float:
-        """What becomes of the delay of a thread."""
+        """Return the delay of a thread on this host, with its stall and its slowness."""
         return max(0.0, self.stalled_until_s - now_s) + delay_s * self.slowness
 
 
@@ -164,7 +164,7 @@ class World:
         self.history = History()
         self.log = SimLog(self.loop)
         self.faults: Counter[str] = Counter()
-        """By kind: those that really happened."""
+        """Number of faults of each kind that really happened."""
         self.damaged = ""
         """The host whose disk was chosen to be damaged."""
         self.suspects: set[str] = set()
@@ -185,7 +185,7 @@ class World:
         self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic | Copies] = []
         """Topics that were made by a fault, to be judged at the end."""
         self.deleted_by_hand: dict[str, int] = {}
-        """By topic: the largest offset below which somebody asked to delete its records."""
+        """The largest offset below which a client asked to delete records, by topic."""
         self._kept: list[asyncio.Task[None]] = []
         self._older: list[SimProcess] = []
         """Coordinators that another one took over from."""
@@ -193,7 +193,7 @@ class World:
         self._metadata = shells.metadata_database()
         self._lives: dict[str, int] = {}
         self._wanted: set[str] = set()
-        """Who is restarted when it ends by itself."""
+        """Names of the processes that are restarted when they end by themselves."""
 
     # --- running ------------------------------------------------------------------------------
 

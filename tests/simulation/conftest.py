@@ -1,4 +1,4 @@
-"""What holds for all tests of simulated worlds."""
+"""Settings and fixtures of all tests of simulated worlds."""
 
 from pathlib import Path
 

@@ -59,7 +59,7 @@ async def roles(world: World) -> tuple[str, list[str]]:
 
 
 def record(world: World) -> Segment:
-    """Of partition 0's newest segment, as the coordinator has it now."""
+    """Return the coordinator's current record of partition 0's newest segment."""
     records = world.shells[COORDINATOR].ledger.state.segments.values()
     found: list[Segment] = [each.segment for each in records]
     return max(

@@ -113,7 +113,7 @@ def cut_off_bootstrap_plan(seed: int) -> Plan:
 
 
 class RemadeTopic:
-    """What was written to the topic that is there in the end, twice by now, and nothing else."""
+    """A topic made again. In the end it has its own records, twice by now, and nothing else."""
 
     name = "remade"
 

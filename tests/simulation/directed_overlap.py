@@ -69,7 +69,7 @@ async def _first_is_refused(scene: Scene) -> None:
 
 
 async def _answers_are_lost(scene: Scene) -> None:
-    """What was sent is appended, and sent again to the next leader."""
+    """Lose answers, so that appended batches are sent again to the next leader."""
     leader, _ = await roles(scene.world)
     await until(lambda: scene.traffic.most_under_way() >= UNDER_WAY)
     scene.world.network.faults.reply_loss = 0.7

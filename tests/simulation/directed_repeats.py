@@ -23,7 +23,7 @@ from tests.simulation.shells import coordinator_address
 OPEN = "/icecore.v1.NodeService/Open"
 ALMOST_FULL = 0.92
 BATCH = "<QIq"
-"""Of a producer's window: base sequence, record count, base offset."""
+"""Layout of a batch in a producer's window: base sequence, record count, base offset."""
 
 
 def repeated_open_plan(seed: int) -> Plan:

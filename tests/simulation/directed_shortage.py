@@ -88,7 +88,7 @@ async def index_rots(scene: Scene, fault: Fault) -> None:
 
 
 def _nobody_ended(world: World) -> None:
-    """By itself, that is."""
+    """Note a failure for each process that ended by itself."""
     world.loop.failures += [f"ended although nothing was damaged: {each}" for each in world.exits]
 
 

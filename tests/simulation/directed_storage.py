@@ -178,7 +178,7 @@ async def unstored_failure(scene: Scene, fault: Fault) -> None:
 
 
 def _followed_file(world: World, name: str) -> str:
-    """Of the newest segment of partition 0."""
+    """Return the name of a follower's file of partition 0's newest segment."""
     replica = world.shells[name].replicas.get(record(world).segment_id)
     return file_name(replica.identity)
 

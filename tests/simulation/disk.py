@@ -33,19 +33,20 @@ class NameChange:
 
 @dataclass
 class DiskFaults:
-    """What is about to go wrong; the world sets these."""
+    """The disk faults that are about to happen; the world sets these."""
 
     capacity_bytes: int = UNLIMITED_BYTES
     failing_syncs: int = 0
-    """So many of the next fdatasync calls fail, with the pages marked clean."""
+    """Number of the next fdatasync calls that fail, with the pages marked clean."""
     failed_syncs: int = 0
-    """So many did."""
+    """Number of fdatasync calls that failed."""
     opens_left: int | None = None
-    """So many more files and folders can be opened, then there are no descriptors; None = any."""
+    """Number of files and folders that can still be opened; then there are no descriptors. None =
+    any."""
     failed_opens: int = 0
-    """So many could not be opened."""
+    """Number of files and folders that could not be opened."""
     operations_to_live: int | None = None
-    """After so many more changing operations the process dies in the middle of what it does."""
+    """Number of changing operations after which the process dies in the middle of one."""
     on_mid_death: Callable[[], None] | None = field(default=None, repr=False)
 
 
@@ -61,7 +62,7 @@ class SimDisk:
         self.pending: list[NameChange] = []
         self.faults = DiskFaults()
         self.database = SimLogDisk()
-        """Of active logs, in a folder of its own."""
+        """The database of active logs, in a folder of its own."""
         self.syncs = 0
         self.can_sync_all = False
 
@@ -211,7 +212,7 @@ class SimFile:
         inode.sync()
 
     def drop_cached(self, position: int) -> None:
-        """What a failed sync left as if it were clean is seen as it is on disk."""
+        """Show pages that a failed sync left as if clean as they are on disk."""
         self._use().drop_lost(position)
 
     def allocate(self, position: int, length: int) -> None:
@@ -235,7 +236,7 @@ class SimFile:
         return self._use().size
 
     def next_data(self, position: int) -> int:
-        """By blocks; reserved ones have none."""
+        """Return the next position with data, by blocks; reserved blocks have none."""
         return self._use().next_data(position)
 
     def close(self) -> None:

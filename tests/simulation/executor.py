@@ -148,7 +148,8 @@ class SimExecutor:
         return self._spent_s()
 
     def stand_still(self, then: Callable[[], None]) -> None:
-        """What the loop has done itself took its time: nothing of this process runs meanwhile."""
+        """Let the time pass that the loop's own work took. Nothing of this process runs
+        meanwhile."""
         duration_s = self.cost_s() + self._disk_delay(0.0)
         loop = asyncio.get_running_loop()
         if self._process is None or not isinstance(loop, SimLoop) or duration_s <= 0:

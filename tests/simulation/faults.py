@@ -1,5 +1,5 @@
-"""What a fault is: data, drawn from the seed before the world starts, so that any subset of the
-faults of a seed can be run again.
+"""A fault is data, drawn from the seed before the world starts. So any subset of the faults of a
+seed can be run again.
 
 A fault names its victim by role ("leader 0" = who leads partition 0 when it strikes). What else it
 needs of chance it draws from a source of its own, so that leaving out another fault changes nothing
@@ -37,7 +37,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Scene:
-    """What a fault may touch."""
+    """The parts of a world that a fault may touch."""
 
     world: "World"
     plan: "Plan"
@@ -90,7 +90,7 @@ def leader_of(world: "World", partition: int) -> str:
 
 
 def always(plan: "Plan") -> bool:
-    """Of kinds that fit into any world."""
+    """Accept any plan, for kinds of faults that fit into any world."""
     return True
 
 

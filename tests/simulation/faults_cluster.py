@@ -120,7 +120,8 @@ async def partitions_added(scene: Scene, fault: Fault) -> None:
 
 
 async def topic_deleted_and_undeleted(scene: Scene, fault: Fault) -> None:
-    """By mistake, and it is noticed. Whoever produces and consumes finds no topic meanwhile."""
+    """Delete a topic by mistake, and bring it back. Producers and consumers find no topic
+    meanwhile."""
     await delete(scene, fault)
     await asyncio.sleep(fault.lasts_s)
     await bring_back(scene, fault)

@@ -206,7 +206,7 @@ def _files(scene: Scene, name: str, *, is_sealed: bool) -> list[str]:
 
 
 def _inode(host: Host, file: str) -> Inode:
-    """Of one of those."""
+    """Return the inode of one of a host's files, which must exist."""
     inode = host.file(file)
     assert inode is not None
     return inode
@@ -228,7 +228,7 @@ def _data_start(file: str) -> int:
 
 
 def _data_end(inode: Inode) -> int:
-    """Where the written part ends: files are allocated ahead, with zeros."""
+    """Return the position where the written part ends. Files are allocated ahead, with zeros."""
     return len(inode.read(inode.size, 0).rstrip(b"\0"))
 
 

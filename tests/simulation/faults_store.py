@@ -13,7 +13,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.tiered import TIERED, TieredTopic
 
 CHANCE = 0.3
-"""Of a world with a store."""
+"""Probability that a world with a store has a tiered topic."""
 COUNTED = ("refused", "lost_answers", "untrue_puts", "cut_puts", "altered_puts")
 LASTING = {"request_s": 0.05, "body_s_per_mib": 60.0, "listing_lag_s": 5.0}
 

@@ -46,13 +46,14 @@ class FleetingTopic:
         self._rng = random.Random(f"{name} {world.seed}")
         self._produces: list[Produce] = []
         self._segments: dict[int, int] = {}
-        """Of an acknowledged record: the segment that it is in, which is of one life only. Of a
-        repetition it is the one whose leader answered, which may be empty and dropped later."""
+        """The segment of each acknowledged record, by its number; a segment is of one life only.
+        For a repeated record it is the segment whose leader answered, which may be empty and
+        dropped later."""
         self._repeated: set[int] = set()
         self._reads: list[Read] = []
         self._sessions = 0
         self._born_s = 0.0
-        """No earlier than when the life that it has now began."""
+        """A time at or after the beginning of the current life, in seconds."""
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -234,7 +235,7 @@ class FleetingTopic:
         return found
 
     def _reads_of_last_life(self, final: dict[tuple[str, int], dict[int, bytes]]) -> list[Read]:
-        """Of each session from the first record on that is the last life's."""
+        """Return the reads of each session from its first record of the last life on."""
         found: list[Read] = []
         arrived: set[tuple[str, tuple[str, int]]] = set()
         values = {(partition, value) for partition, log in final.items() for value in log.values()}

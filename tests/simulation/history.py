@@ -1,4 +1,4 @@
-"""What clients and observers saw in one run: the input of the checker, plain values only."""
+"""The input of the checker: plain values that clients and observers saw in one run."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -59,21 +59,21 @@ class WatermarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a look-up says, if it is complete, of records from ``indexed_through_offset`` on."""
+    """The guarantee of a complete look-up for records from ``indexed_through_offset`` on."""
 
     to_offset: float
-    """Where the question ends, exclusive."""
+    """The end of the question, exclusive."""
     planned_s: float
-    """Its plan knew of every segment that there was then."""
+    """The time at which its plan knew of every segment that there was."""
     led_to_offset: int
-    """So far the process that led by this plan showed records when the question was asked, and
-    still did when it was answered."""
+    """The offset below which the leader of this plan showed records when the question was asked,
+    and still did when it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said of one partition to who asked for some conditions: by one node, or by a
-    look-up over all its pages."""
+    """The answer of one node, or of a look-up over all its pages, to some conditions in one
+    partition."""
 
     node: str
     partition: Partition
@@ -87,7 +87,7 @@ class Answer:
     at_s: float
     """A look-up began then."""
     promise: Promise | None = None
-    """Of a look-up."""
+    """The guarantee of a look-up; None = one node's answer."""
 
 
 @dataclass(frozen=True, slots=True)

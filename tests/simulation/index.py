@@ -44,14 +44,14 @@ class SortedMap:
 
 
 class SimIndexDisk:
-    """What of one index database is durable, and what is only in its write-ahead log."""
+    """The disk of one index database: its durable part, and its write-ahead log."""
 
     def __init__(self) -> None:
         self.families: dict[str, SortedMap] = {}
         self._durable: dict[str, SortedMap] = {}
         self._log: list[Change] = []
         self.is_rotten = False
-        """What is read or written meets damage, until the database is wiped."""
+        """True = each read or write meets damage, until the database is wiped."""
         self.rotten: set[tuple[str, bytes]] = set()
         """(family, key) of entries whose block can't be read any more."""
 
@@ -66,7 +66,7 @@ class SimIndexDisk:
         self._log.clear()
 
     def durable(self, family: str) -> Mapping[bytes, bytes]:
-        """What a power cut leaves at least."""
+        """Return the entries of a family that survive any power cut."""
         return self._durable[family].values if family in self._durable else {}
 
     def power_cut(self, rng: random.Random) -> None:

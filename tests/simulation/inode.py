@@ -92,7 +92,7 @@ class Inode:
         self.dirty.clear()
 
     def forget_dirty(self) -> None:
-        """What a failed fsync does: the pages look clean and are not on disk."""
+        """Do as a failed fsync does: the pages look clean and are not on disk."""
         self.lost |= self.dirty
         self.dirty.clear()
 
@@ -166,7 +166,7 @@ class Inode:
         )
 
     def _is_as_on_disk(self, start: int, end: int) -> bool:
-        """Of a part of one block."""
+        """Return whether a part of one block is the same in the page cache and on disk."""
         number, first = divmod(start, BLOCK_BYTES)
         part = slice(first, first + end - start)
         cached, durable = self.blocks.get(number), self.durable_blocks.get(number)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Invariants:
-    """What was seen so far; each method that starts with ``on_`` is called by a watched function.
+    """The facts seen so far. Each method that starts with ``on_`` is called by a watched function.
 
     Args:
         world: All processes of it are looked at.
@@ -259,7 +259,7 @@ class Invariants:
 
 @contextmanager
 def watch(world: "World", *, waits_for_all: bool = False) -> Iterator[Invariants]:
-    """What is seen, and what breaks an invariant, from here to the end of the block.
+    """Collect the facts, and the broken invariants, from here to the end of the block.
 
     Args:
         world: All of it is looked at.

@@ -24,7 +24,7 @@ Note = Callable[[str], None]
 
 
 class CoreInvariants:
-    """What the cores of one world showed so far.
+    """The facts that the cores of one world showed so far.
 
     Args:
         world: Whose nodes are looked at.
@@ -37,7 +37,7 @@ class CoreInvariants:
         self._world = world
         self._note = note
         self._visible: dict[int, int] = {}
-        """By segment, the highest watermark that any core ever had."""
+        """The highest watermark that any core ever had, by segment."""
 
     def on_broken(self, broken: InvariantError) -> None:
         """The check after a step failed."""
@@ -106,7 +106,7 @@ class CoreInvariants:
 
 
 def stepping(seen: CoreInvariants) -> Callable[[Any], Any]:
-    """What replaces ``Checked.step``."""
+    """Return the wrapper that replaces ``Checked.step``."""
 
     def replace(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         @wraps(original)

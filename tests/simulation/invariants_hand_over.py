@@ -1,5 +1,5 @@
-"""What a hand-over must never do, looked at with each step of it: at every moment one whole log is
-on disk, and the record of the replica names who keeps it (I17, I20)."""
+"""The invariants of a hand-over, checked with each step of it: one whole log is always on disk, and
+the record of the replica names its keeper (I17, I20)."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -34,7 +34,7 @@ class HandOverInvariants:
         self._note = note
 
     def _host(self) -> "Host | None":
-        """Of the process that runs; None outside of one."""
+        """Return the host of the process that runs; None outside of one."""
         process = PROCESS.get()
         return None if process is None else self._world.hosts.get(process.name)
 

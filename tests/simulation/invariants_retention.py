@@ -1,4 +1,4 @@
-"""What retention must never do, looked at with each change of the metadata (R73 to R75, I19)."""
+"""The invariants of retention, checked with each change of the metadata (R73 to R75, I19)."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ class RetentionInvariants:
         self._note = note
         self._starts: dict[PartitionKey, int] = {}
         self._sealed_s: dict[int, float] = {}
-        """By segment: when it was sealed, by the clock of the world."""
+        """The time when each segment was sealed, by the clock of the world."""
 
     def before_commit(self, change: Change, state: ClusterState) -> None:
         """A change is about to be stored. A start that is known by then may be new: it was stored,

@@ -1,8 +1,8 @@
-"""What object storage must never be, looked at with each change of metadata and bucket (I16).
+"""The invariants of object storage, checked with each change of metadata and bucket (I16).
 
-What is published is all there, with the bytes that its manifest says; a segment whose copies have
-left the nodes is published; nobody removes an object of an upload that counts (R89); a table names
-only rows that were published.
+A published copy is all there, with the bytes that its manifest says; a segment whose copies have
+left the nodes is published; no process removes an object of an upload that counts (R89); a table
+names only rows that were published.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ TABLE_FOLDER = "/_delta_log/"
 
 
 def copy_name(tier: TierRecord) -> CopyName:
-    """What the keys of the attempt are made of that is under way or counts."""
+    """Return the name from which the keys of the current attempt are made."""
     return CopyName(
         topic_id=tier.topic_id,
         partition=tier.partition,
@@ -94,7 +94,7 @@ class TieringInvariants:
             self._note(f"I16: segment {tier.segment_id} is published, and {problem}")
 
     def _wrong(self, tier: TierRecord) -> str:
-        """What is not in the bucket as the manifest says."""
+        """Return what the bucket lacks or has wrong of the manifest; empty = nothing."""
         objects = self._world.bucket.objects
         data = objects.get(copy_name(tier).key(MANIFEST))
         if data is None:

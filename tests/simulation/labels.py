@@ -6,7 +6,8 @@ KEYS = 5
 TAGS = ("tag 0", "tag 1", "tag 2", "even", "nobody's")
 """All that are asked for; the last is on no record."""
 _NUMBER = re.compile(rb"[^ /]+(?: |/\d+/)(\d+)")
-"""Of a record among those of its producer: ``producer-1 17 xxx`` or ``all-1/0/17``."""
+"""Pattern of a record's number among those of its producer: ``producer-1 17 xxx`` or
+``all-1/0/17``."""
 
 
 def key_of(value: bytes) -> bytes:

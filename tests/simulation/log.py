@@ -1,4 +1,4 @@
-"""What the shells log: failures that nobody handled, and what the coordinator cannot decide."""
+"""The log of the shells: unhandled failures, and cases that the coordinator cannot decide."""
 
 import logging
 import re

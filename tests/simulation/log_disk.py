@@ -1,9 +1,9 @@
-"""What of the database of active logs outlives a process, in the simulator: a sorted map that loses
-what was not synced.
+"""The database of active logs in the simulator, as it outlives a process: a sorted map that loses
+unsynced changes.
 
 A change is atomic, and the log of changes is kept in order: a power cut keeps those that were
-synced and a seeded number of the later ones. A SIGKILL loses nothing. What a failed sync should
-have made durable is gone for good.
+synced and a seeded number of the later ones. A SIGKILL loses nothing. Changes that a failed sync
+should have made durable are gone for good.
 """
 
 import random
@@ -13,7 +13,7 @@ from tests.simulation.index import SortedMap
 
 
 class SimLogDisk:
-    """What of one database is durable, and what is only in its log."""
+    """The disk of one database: its durable part, and its log."""
 
     def __init__(self) -> None:
         self.pairs = SortedMap()
@@ -46,7 +46,7 @@ class SimLogDisk:
         self.pairs = self.durable.copy()
 
     def as_synced(self) -> "SimLogDisk":
-        """What a power cut that spares nothing would leave, to look at."""
+        """Return the disk as a power cut that spares nothing would leave it, to look at."""
         disk = SimLogDisk()
         disk.pairs = self.durable
         return disk

@@ -32,7 +32,7 @@ ROUNDING_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked for."""
+    """The conditions of one question."""
 
     selection: Selection
     from_offset: int
@@ -58,7 +58,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Pages:
-    """What came of a question so far, over all its pages."""
+    """The pages of a question's answer so far."""
 
     began_s: float
     planned_s: float = inf
@@ -165,7 +165,7 @@ class LookupClient:
             self._note(question, pages, partition, led_to)
 
     def _led(self) -> dict[tuple[str, int], int]:
-        """By process and partition: how far it shows what it leads, or has led."""
+        """Return the end up to which each process shows a partition that it leads or has led."""
         world, ends = self._world, dict[tuple[str, int], int]()
         for name, node in world.shells.items():
             if name not in world.hosts or not world.is_up(name):

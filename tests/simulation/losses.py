@@ -1,8 +1,9 @@
-"""What late syncs may cost, seen from outside: who could have lost what was not synced, and when.
+"""The possible losses of late syncs, seen from outside: which replica could have lost unsynced
+data, and when.
 
 A segment may be given up (R82), or stay undecided, only if its replicas lost their power, or a sync
-of theirs failed, while it was open. Whoever calls it lost or undecided without that has forgotten
-a copy. What was in a segment that was rightly given up is noted for the checkers.
+of theirs failed, while it was open. A coordinator that calls it lost or undecided without that has
+forgotten a copy. Records in a segment that was rightly given up are noted for the checkers.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,5 @@
-"""What the ports of one machine share: which of its next operations fail, and what each one costs.
+"""State shared by the ports of one machine: which of its next operations fail, and what each one
+costs.
 
 Disk, index and control store tell it of every operation before they carry it out. A *trouble* lies
 in wait for some kinds of operations, and fails one of them or all for a while. Costs add up within
@@ -20,7 +21,7 @@ INDEX_READS = ("index get", "index floor", "index scan")
 INDEX_WRITES = ("index write", "index delete_range", "index flush")
 CONTROL = ("control read", "control begin", "control commit")
 SYNC_COST = 0.3
-"""What a sync costs, in delays of a thread; anything else costs a tenth of that."""
+"""Cost of a sync, in delays of a thread. Any other operation costs a tenth of that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,16 +29,16 @@ class Trouble:
     """Operations that fail."""
 
     kind: str
-    """Of the fault; each operation that fails counts."""
+    """Kind of the fault; each operation that fails counts."""
     operations: tuple[str, ...]
     times: int = 1
-    """So many fail, then it is over; a lasting trouble has very many."""
+    """Number of operations that fail before it is over; a lasting trouble has very many."""
     skip: int = 0
-    """So many pass before the first one fails."""
+    """Number of operations that pass before the first one fails."""
     names: str = ""
-    """Of files that have this in their name; empty = of any."""
+    """Part of the names of the files that it hits; empty = any file."""
     partly: bool = False
-    """What fails has done a part of its work, or all of it, before it failed."""
+    """True = a failing operation has done a part of its work, or all of it."""
 
     def strikes(self, operation: str, name: str) -> bool:
         """Whether this operation is one that fails."""
@@ -60,7 +61,7 @@ class Machine:
     may die right there. Files tell their disk themselves."""
     troubles: list[Trouble] = field(default_factory=list)
     costs_s: dict[str, float] = field(default_factory=dict)
-    """By operation; the world sets what is usual, faults raise it."""
+    """Cost of each operation in seconds. The world sets what is usual, faults raise it."""
     _spent_s: float = 0.0
 
     def begin(self, operation: str, name: str = "") -> Trouble | None:
@@ -78,7 +79,7 @@ class Machine:
             raise io_error(operation, name)
 
     def spent_s(self) -> float:
-        """What the operations since the last call have cost."""
+        """Return the seconds that the operations since the last call have cost."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
 

@@ -1,4 +1,4 @@
-"""Which rare situations a seed has met: a world without faults that matter proves nothing.
+"""The rare situations that a seed has met: a world without faults that matter proves nothing.
 
 A mark is seen from outside, by what production logs or by what one of its functions is given and
 answers; nothing in production knows of marks. ``watch`` notes those that are hit while it is open.

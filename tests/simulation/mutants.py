@@ -38,7 +38,7 @@ from tests.simulation.mistakes import Mistake
 from tests.simulation.scenarios import run_seed
 
 SEEDS_MAX = 40
-"""Of one mutant, over all its scenarios."""
+"""Maximum number of seeds for one mutant, over all its scenarios."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     name: str
     worlds: int

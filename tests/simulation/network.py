@@ -30,7 +30,7 @@ from tests.simulation.stream import SimConnection, SimStreamEnd, on_the_wire
 
 CONNECT_TIMEOUT_S = 1.0
 MESSAGE_BYTES_MAX = 2 << 20
-"""Of one message, as small as everything else here is: gRPC has 64 MiB."""
+"""Maximum bytes of one message, as small as everything else here is: gRPC has 64 MiB."""
 EPHEMERAL_PORT = 40_000
 REPEATS_AFTER = (-5.0, 1.5)
 """From 10 microseconds to 30 seconds, as powers of ten: each distance is as likely."""
@@ -38,7 +38,7 @@ REPEATS_AFTER = (-5.0, 1.5)
 
 @dataclass
 class LinkFaults:
-    """What all links do by chance; the world sets and heals these."""
+    """The random faults of all links; the world sets and heals these."""
 
     request_loss: float = 0.0
     reply_loss: float = 0.0
@@ -114,7 +114,7 @@ class SimNetwork:
             del self._listeners[server.address]
 
     def listener(self, address: str) -> "SimServer | None":
-        """Who listens there now."""
+        """Return the server that listens there now; None = no server."""
         return self._listeners.get(address)
 
     def free_port(self) -> int:

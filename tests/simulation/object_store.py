@@ -68,14 +68,14 @@ class StoreFaults:
 
 @dataclass
 class SimBucket:
-    """What a provider keeps."""
+    """The content of a provider's bucket."""
 
     faults: StoreFaults = field(default_factory=StoreFaults)
     objects: dict[str, bytes] = field(default_factory=dict)
     changes: list[tuple[float, str, int]] = field(default_factory=list)
-    """Time, key and size of each put; a size of -1 is a removal. What listings are made of."""
+    """(time, key, size) of each put; a size of -1 is a removal. Listings are made of these."""
     versions: dict[str, bytes] = field(default_factory=dict)
-    """What objects were before somebody else damaged them."""
+    """The objects as they were before a damage from outside."""
 
     def put(self, key: str, data: bytes) -> None:
         """Now it is there."""

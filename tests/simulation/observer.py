@@ -24,7 +24,7 @@ CALL_TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class ReplicaContent:
-    """What one node returns of one segment."""
+    """The content that one node returns of one segment."""
 
     node_id: int
     records: list[tuple[int, bytes]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Observer:
             after = answer.segments[-1].segment_id
 
     async def addresses(self) -> dict[int, str]:
-        """Of all nodes that are up."""
+        """Return the addresses of all nodes that are up."""
         body = await self._admin("GetMetadata", admin_pb2.GetMetadataRequest().SerializeToString())
         messages = admin_pb2.GetMetadataResponse.FromString(body).nodes
         nodes = [convert.node_from_proto(message) for message in messages]

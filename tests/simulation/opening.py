@@ -1,4 +1,4 @@
-"""What each segment opened with, looked at when a world is over.
+"""The producers that each segment opened with, checked when a world is over.
 
 The producers that a segment starts from must be those that the log below its base tells of (R20,
 R62), on each replica: a table that knows less lets a batch that is sent again be appended again,
@@ -53,7 +53,7 @@ def _is_behind_loss(world: World, segment: Segment) -> bool:
 
 
 def _starts(world: World, segment: Segment) -> Iterator[tuple[str, bytes]]:
-    """Of each replica that counts."""
+    """Yield the producer state that each counting replica started with."""
     for name in world.hosts:
         node = world.shells.get(name)
         replica = node.replicas.get(segment.segment_id) if node is not None else None
@@ -63,7 +63,7 @@ def _starts(world: World, segment: Segment) -> Iterator[tuple[str, bytes]]:
 
 
 def _headers(world: World, segment: Segment) -> list[bytes] | None:
-    """Of all batches, from any replica that is whole."""
+    """Return the headers of all batches, from any replica that is whole."""
     for name, _ in _starts(world, segment):
         store = world.shells[name].context.store
         try:

@@ -1,4 +1,4 @@
-"""What a scenario does with a world, drawn from the seed before the world starts."""
+"""The plan of a scenario, drawn from the seed before the world starts."""
 
 import random
 from dataclasses import dataclass, replace
@@ -43,17 +43,17 @@ class Plan:
     padding_bytes: tuple[int, ...] = (0, 10, 100, 800)
     batch_bytes: tuple[int, ...] = (64, 300, 2000)
     engine: str = SEGMENT_ENGINE
-    """Of the topics."""
+    """Engine of the topics."""
     acks: tuple[Acks, ...] = (Acks.ALL,)
-    """Of the producers, one after the other."""
+    """Acks of the producers, one after the other."""
     file_model: str = OWN_FILE
-    """Of the topic."""
+    """File model of the topic."""
     data_dirs: int = 1
     """Disks of each node."""
     has_store: bool = False
     """Nodes have an object store."""
     tier_format: str = PARQUET_FORMAT
-    """Of the topic that is tiered in a swarm."""
+    """Format of the topic that is tiered in a swarm."""
     shuffle: float = 0.0
     faults: tuple[Fault, ...] = ()
     is_damage_bounded: bool = True

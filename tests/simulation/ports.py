@@ -120,7 +120,7 @@ def memory_database() -> sqlite3.Connection:
 
 @dataclass
 class StoreFaults:
-    """What goes wrong with a metadata store; the world sets these."""
+    """The faults of a metadata store; the world sets these."""
 
     delay_s: float = 0.001
     """Mean time of an operation."""

@@ -69,7 +69,7 @@ class Wanderer:
         self._topic = topic
         self._rng = random.Random(f"wanderer {world.seed}")
         self._due: dict[int, int] = {}
-        """By partition, the offset that must come next; missing = any."""
+        """The offset that must come next, by partition; missing = any."""
         self._seeks: dict[int, int] = {}
         self._task: asyncio.Task[None] | None = None
 

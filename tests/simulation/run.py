@@ -32,14 +32,14 @@ TWICE_EACH = 10
 STAGED_EACH = 10
 """A swarm has one staged world after so many seeds."""
 LOOKUPS_EACH = 3
-"""Of so many seeds of a swarm one has a program that looks records up."""
+"""In a swarm, one of this many seeds has a program that looks records up."""
 PROGRESS_S = 5.0
 SHRUNK_MAX = 3
 """Seeds of one run whose faults are shrunk; each takes up to 40 runs of its seed."""
 MARKED_SEEDS_MIN = 100
 """A run of so many seeds must hit every mark."""
 DROPPED = ("simulated loop is closed", "no running event loop")
-"""What tasks say that are thrown away with their world."""
+"""Messages of tasks that are thrown away with their world."""
 
 
 def regressions() -> list[tuple[str, int]]:
@@ -77,7 +77,7 @@ def run_twice(job: tuple[str, int, bool]) -> Report:
 
 
 def replay_command(report: Report, faults: Sequence[int] | None = None) -> str:
-    """What a developer types to see it again."""
+    """Return the command that a developer types to see it again."""
     command = f"python -m tests.simulation.run --scenario {report.scenario} --seed {report.seed}"
     return command if faults is None else f"{command} --faults {','.join(map(str, faults))}"
 
@@ -179,7 +179,7 @@ def run_many(jobs: list[tuple[str, int, bool]], processes: int) -> list[Report]:
 
 
 def jobs_of(scenario: str, seeds: Sequence[int], *, once: bool) -> list[tuple[str, int, bool]]:
-    """What ``run_twice`` is given, in the order of a run."""
+    """Return the jobs for ``run_twice``, in the order of a run."""
     jobs: list[tuple[str, int, bool]] = []
     kinds = list(STAGED)
     for number, seed in enumerate(seeds):

@@ -1,4 +1,4 @@
-"""What happens in a simulated world: traffic, faults, healing, and the verdict.
+"""The course of a simulated world: traffic, faults, healing, and the verdict.
 
 Every scenario has two phases. In the first, faults fall into traffic. In the second everything is
 healed, and the cluster has a bounded virtual time to become whole again: a world that does not is
@@ -325,7 +325,7 @@ async def _run(world: World, plan: Plan, report: Report, losses: Losses) -> None
 
 
 def _look_at_a_disk(world: World) -> list[str]:
-    """Of one sound host, another one in each world: all of them would take long."""
+    """Check the disk of one sound host, another one in each world: all of them would take long."""
     sound = [name for name in world.hosts if not world.is_suspect(name)]
     if not sound:
         return []
