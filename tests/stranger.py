@@ -23,7 +23,7 @@ FORGED_FULL = b"\x01" + FORGED
 
 @dataclass
 class Known:
-    """What anybody learns of a topic's first partition."""
+    """The facts that anyone can learn of a topic's first partition."""
 
     cluster_id: bytes
     token: int
@@ -48,7 +48,7 @@ class Stranger:
         self._net = net
         self._bootstrap = bootstrap
         self._incarnations: dict[str, tuple[int, int]] = {}
-        """By address."""
+        """(node id, incarnation) by address."""
 
     async def _ask(self, address: str, method: str, request: Any) -> bytes:
         if method.startswith("NodeService/") and "incarnation" in request.DESCRIPTOR.fields_by_name:
@@ -192,8 +192,8 @@ class Stranger:
         return str(result.error.reason)
 
     async def first_batch(self, known: Known, address: str) -> tuple[int, bytes]:
-        """Where the tail's first batch ends, and the true seal digest there: what everybody may
-        read, everybody can hash."""
+        """Return the end of the tail's first batch, and the true seal digest there. Anyone who may
+        read these bytes can hash them."""
         segment = known.segment
         request = replication_pb2.ReadSegmentRequest(
             cluster_id=known.cluster_id,

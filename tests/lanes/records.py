@@ -39,7 +39,7 @@ class Records:
     """Tests that wait for their turn in the rotation."""
     ended: list[Ended] = field(default_factory=list)
     running: dict[Path, str] = field(default_factory=dict)
-    """By file of a process, the test it is at."""
+    """The test that each process is at, by the process's file."""
     _read: dict[Path, int] = field(default_factory=dict)
 
     def refresh(self) -> list[Ended]:

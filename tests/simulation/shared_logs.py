@@ -1,4 +1,4 @@
-"""What lies in the shared files of a host's disk, read without its node: as a crash leaves it."""
+"""The content of the shared files on a host's disk, read without its node, as a crash leaves it."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def noted(index: SimIndexDisk) -> dict[int, int]:
-    """By number of a shared file, how far the index says that it is on disk, durably."""
+    """Return the position to which each shared file is durable, as the index's durable part
+    says."""
     return {
         int.from_bytes(key[len(NOTE_KEY) :], "big"): int.from_bytes(value, "big")
         for key, value in index.durable(NOTES).items()
@@ -67,7 +68,7 @@ class SharedDisk:
         return self._files[number].pread(length, position)
 
     def judge(self, row: ReplicaRow, identity: SegmentIdentity) -> Verdict:
-        """What there is of one log; once for each."""
+        """Judge what there is of one log; callable once for each."""
         known = KnownLog(identity, row.start_timestamp_ms)
         return judge(self, known, self._trails.take((row.segment_id, row.generation)))
 
@@ -75,7 +76,7 @@ class SharedDisk:
 def tail_at(
     row: ReplicaRow, identity: SegmentIdentity, verdict: Verdict, end_offset: int
 ) -> LogTail:
-    """Where a log ends, or its tail at ``end_offset`` if it is longer."""
+    """Return the end of a log, or its tail at ``end_offset`` if the log is longer."""
     tail = NO_TAIL
     if identity.base_offset >= 0:
         tail = empty_tail(identity, row.start_timestamp_ms)
@@ -109,7 +110,7 @@ def runs_in(host: "Host", segment_id: int, store: Store) -> list[str]:
 
 
 def shared_engine(store: Store) -> SharedEngine:
-    """Of a node's store."""
+    """Return the shared engine of a node's store."""
     assert isinstance(store, ReplicaStore)
     engine = store._catalog.engines[SHARED_ENGINE]
     assert isinstance(engine, SharedEngine)

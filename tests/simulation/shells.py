@@ -64,7 +64,7 @@ class Knobs:
     slow_node: int = 0
     """A node whose threads take 20 ms a step until everything is healed, 0 = none."""
     latency_s: float = 0.002
-    """Of the slowest links."""
+    """Latency of the slowest links."""
     tail_cache_bytes: int = 64 * 1024
     credit_bytes: int = 64 * 1024
 
@@ -91,7 +91,7 @@ class NodePorts:
 
 
 class SimFolder:
-    """What node.storage.data_folder.DataFolder knows of itself, over the control store alone."""
+    """The state that node.storage.data_folder.DataFolder has, over the control store alone."""
 
     def __init__(self, control: ControlStore, node_id: int, rng: Rng) -> None:
         if not control.disk.disk_id:
@@ -208,7 +208,7 @@ def small_segments() -> AbstractContextManager[object]:
 
 
 def coordinator_address(host: str) -> str:
-    """Where a coordinator listens."""
+    """Return the address where a coordinator listens."""
     return f"{host}:{COORDINATOR_PORT}"
 
 

@@ -1,4 +1,4 @@
-"""What lies on a host's disk, read without its node: logs as a power cut would leave them, and an
+"""The content of a host's disk, read without its node: logs as a power cut would leave them, and an
 index that must say the same as they do.
 
 A node tells what it believes. Invariants that are about disks must hold while it is down, too, and
@@ -32,7 +32,7 @@ _COLUMNS = ", ".join(ReplicaRow.__dataclass_fields__)
 
 
 def replica_rows(host: "Host", segment_id: int | None = None) -> Iterator[ReplicaRow]:
-    """What the control store of a host says of its replicas, of one or of all."""
+    """Yield the control store's records of a host's replicas, of one segment or of all."""
     wanted = "" if segment_id is None else f" WHERE segment_id = {segment_id}"
     yield from (
         ReplicaRow(*row)
@@ -48,14 +48,14 @@ def files_to_delete(host: "Host") -> set[str]:
 
 
 def identity_of(host: "Host", row: ReplicaRow) -> SegmentIdentity:
-    """Of a replica in this host's folder."""
+    """Return the identity of a replica in this host's folder."""
     found = host.control.execute("SELECT value FROM meta WHERE key = 'cluster_id'").fetchone()
     return row.identity(bytes(found[0]) if found else b"")
 
 
 def durable_tail(host: "Host", segment_id: int, end_offset: int) -> LogTail | None:
-    """Where the durable log of a segment ends, or its tail at ``end_offset`` if it is longer; None
-    when the host has no such log, or knows it to be damaged."""
+    """Return the end of a segment's durable log, or its tail at ``end_offset`` if the log is
+    longer. None = the host has no such log, or knows it to be damaged."""
     for row in replica_rows(host, segment_id):
         if row.damage or row.state in (PREPARED, QUARANTINED):
             return None
@@ -178,7 +178,7 @@ def is_in_memory(host: "Host", segment_id: int) -> bool:
 
 
 def _entries(host: "Host", family: str, identity: SegmentIdentity) -> dict[bytes, bytes]:
-    """What a family of the index holds of one replica."""
+    """Return the entries of one replica in a family of the index."""
     found = host.index.families.get(family)
     prefix = key_prefix(identity).to_bytes(8, "big")
     if found is None:

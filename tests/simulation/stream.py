@@ -56,7 +56,7 @@ class SimConnection:
         self.task: asyncio.Task[None] | None = None
         self.connect_timer: asyncio.TimerHandle | None = None
         self.pipes = (Pipe(), Pipe())
-        """What the client reads, what the server reads."""
+        """The pipe that the client reads, and the one that the server reads."""
         self._serial = network.loop.next_serial()
 
     def __hash__(self) -> int:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 SETTLE_S = 90.0
 STORE = "objects_"
 TIERED = "topic_is_tiered"
-"""What the names of faults begin with that an object store had."""
+"""Name of the fault that makes a tiered topic. Names of an object store's own faults begin with
+``STORE``."""
 SETTINGS: Mapping[str, Any] = {"tier": "on", "local_retention_ms": 500}
 
 T = TypeVar("T")

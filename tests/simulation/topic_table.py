@@ -71,7 +71,7 @@ class SimTopicTable:
         return sorted(self._state()[1])
 
     def records(self) -> int:
-        """Of all objects together."""
+        """Return the number of records in all objects together."""
         return sum(self._state()[1].values())
 
     def _state(self) -> tuple[dict[int, int], dict[str, int], int]:

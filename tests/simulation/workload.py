@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COORDINATOR = "coordinator"
 DELIVERY_TIMEOUT_MS = 20_000
 REQUEST_BYTES_MIN = 200
-"""Of a request beside others: as small as everything else is here."""
+"""Minimum bytes of a request beside others, as small as everything else here is."""
 
 
 def small_requests() -> AbstractContextManager[object]:

@@ -48,7 +48,7 @@ def begin(cluster: LocalCluster, folder: Path, records: int) -> "subprocess.Pope
 
 
 def said(folder: Path) -> str:
-    """What the drivers logged, without the frames of Java itself: a cause is not pushed out."""
+    """Return the drivers' log without the frames of Java itself, which would push the cause out."""
     lines = (folder / "log").read_text().splitlines()
     return "\n".join(line for line in lines if "at java.base/" not in line)[-20_000:]
 

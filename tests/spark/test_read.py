@@ -75,7 +75,7 @@ def test_groups_and_filters(spark: SparkSession, cluster: LocalCluster, topic: s
 
 
 def test_filters_reach_the_cluster(spark: SparkSession, cluster: LocalCluster, topic: str) -> None:
-    """What is pushed changes what is read, and not what is found."""
+    """Pushed filters change which records are read, and not which rows are found."""
     checking = plain(spark, cluster)
     sample = checking.filter("partition = 1 and offset = 500").collect()[0]
     at = sample.append_timestamp.replace(tzinfo=UTC)

@@ -163,7 +163,8 @@ def test_keys_tags_and_columns(spark: SparkSession, tiering: LocalCluster, half:
 
 
 def test_segments_move_between_plan_and_query(spark: SparkSession, mortal: LocalCluster) -> None:
-    """What was hot is tiered and leaves its nodes, what was cold is retired; a node dies."""
+    """Between plan and query hot segments are tiered and leave their nodes, cold ones are retired,
+    and a node dies."""
     tiering = mortal
     create(tiering, "moves", partitions=2, local_retention_ms=0)
     produce(tiering, "moves", source(0, 1_000))

@@ -77,7 +77,7 @@ def test_one_write_id_writes_once(spark: SparkSession, cluster: LocalCluster) ->
 
 
 def test_other_rows_under_one_id_are_an_error(spark: SparkSession, cluster: LocalCluster) -> None:
-    """Who skipped them would lose rows."""
+    """A writer that skipped them would lose rows."""
     create(cluster, "changed")
     rows = keyed(spark, 300)
     write(rows, cluster, "changed", writeId="w")

@@ -41,14 +41,16 @@ def _make(made: Path, name: str, common_name: str, extension: str, issuer: str =
 
 
 def server_context(name: str = "server", *, asks: bool = True) -> ssl.SSLContext:
-    """Of a server that asks callers for a certificate of the authority, if it does."""
+    """Return the context of a server; with ``asks`` it asks callers for a certificate of the
+    authority."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, name)
     context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
     return context
 
 
 def client_context(name: str | None = "client") -> ssl.SSLContext:
-    """Of a client that trusts the authority; without a certificate if it has no name."""
+    """Return the context of a client that trusts the authority. Without a name it has no
+    certificate."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, name)
 
 

@@ -144,7 +144,7 @@ def upload(
 
 
 class Metadata:
-    """What the coordinator says of tiered segments."""
+    """The coordinator's metadata of tiered segments."""
 
     def __init__(self) -> None:
         self.published: dict[int, Manifest] = {}

@@ -38,7 +38,7 @@ CLUSTER_ID = b"c" * 16
 
 @dataclass
 class Fate:
-    """What happens to one batch that is produced: an error, before or after it is appended."""
+    """The fate of one produced batch: an error, before or after the batch is appended."""
 
     error: IcecoreError | None = None
     append: bool = True
@@ -157,7 +157,7 @@ class FakeCluster:
         self.positions = FakePositions(self._name_of, lambda name: name in self.topics)
         self.bootstrap = ""
         self.ages_ms = Counter[str]()
-        """By method, what answers say of how old they are, as those of nodes do."""
+        """The age that the answers of each method report, as those of nodes do, by method."""
         self._segment_ids = 0
         self._next_producer = 0
         self._servers: list[Any] = []

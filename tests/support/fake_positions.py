@@ -10,7 +10,7 @@ from icecore.v1 import admin_pb2
 
 
 class FakePositions:
-    """What is saved, by name, topic id and partition: offset, version, instance."""
+    """The saved positions: offset, version and instance by name, topic id and partition."""
 
     def __init__(self, name_of: Callable[[bytes], str], has_topic: Callable[[str], bool]) -> None:
         self._name_of = name_of
@@ -26,7 +26,7 @@ class FakePositions:
         return {f"/icecore.v1.AdminService/{name}": each for name, each in methods.items()}
 
     def offsets(self, name: str) -> dict[tuple[str, int], int]:
-        """By topic and partition."""
+        """Return the offsets saved under a name, by topic and partition."""
         return {
             (self._name_of(topic_id), partition): offset
             for (of, topic_id, partition), (offset, _, _) in self.saved.items()

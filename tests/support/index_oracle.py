@@ -1,7 +1,8 @@
-"""What an index must find, by brute force: logs with keys and tags, and which record has which.
+"""The results that an index must find, by brute force: logs with keys and tags, and the records
+that have each.
 
-``check_found`` asks an engine as a query does, page by page, reads what is named as a gap, and
-compares. At the level of hashes, so that it also holds where all hashes are the same.
+``check_found`` asks an engine as a query does, page by page, reads the ranges named as gaps, and
+compares. It works at the level of hashes, so that it also holds where all hashes are the same.
 """
 
 import random
@@ -29,7 +30,7 @@ def keyed(keys: Sequence[bytes | None], tags: Sequence[Sequence[str]] | None = N
 
 
 def random_batch(rng: random.Random) -> bytes:
-    """Of one record mostly, with keys, tags, both or neither."""
+    """Return a batch, mostly of one record, with keys, tags, both or neither."""
     count = rng.choice([1, 1, 1, 2, 5, 70])
     keys = [rng.choice([None, b"", b"k%d" % rng.randrange(20)]) for _ in range(count)]
     tags = [[f"t{rng.randrange(4)}" for _ in range(rng.choice([0, 1, 3]))] for _ in range(count)]
@@ -46,7 +47,7 @@ def append_random(log: LogBuilder, rng: random.Random, batches: int) -> AppendRe
 
 
 def entries_of(log: LogBuilder, span: OffsetRange) -> Found:
-    """Of all records in a range of offsets."""
+    """Return the entries of all records in a range of offsets."""
     found: Found = defaultdict(set)
     base = log.identity.base_offset
     for batch in log.batches:

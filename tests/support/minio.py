@@ -20,7 +20,7 @@ _READY_S = 20.0
 
 
 def minio_program() -> str | None:
-    """Where it is, if it is."""
+    """Return the path of the MinIO program; None = it is not installed."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "icecore"
     of_go = Path(os.environ.get("GOBIN") or Path.home() / "go" / "bin")
     places = os.pathsep.join((str(cache), os.environ.get("PATH", ""), str(of_go)))
@@ -63,7 +63,7 @@ def running_minio(folder: Path, log: Path | None = None) -> Iterator[S3Server]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Of loopback, which nobody has at the moment."""
+    """Return ports of loopback that no process has at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -107,7 +107,7 @@ class RawPeer:
 
 
 class RawListener:
-    """Where a client of ours meets a server of bare sockets."""
+    """A server of bare sockets, to which a client of ours connects."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -203,7 +203,7 @@ class Tormented:
         return found
 
     def held(self) -> dict[str, int]:
-        """What the server counts, but for its neighbour's connection."""
+        """Return the server's counts above zero, without its neighbour's connection."""
         server = self.server
         counted = {
             "connections": len(server._peers) - len(self.neighbour._keys),

@@ -114,7 +114,7 @@ class Stored:
 
 
 INDEXED_HEADERS = ("h",)
-"""Of every segment here."""
+"""The indexed headers of every segment here."""
 
 
 def encoded(
@@ -144,7 +144,7 @@ class HashIndex:
     def __init__(self, node: "QueryNode") -> None:
         self._node = node
         self.gaps: dict[int, list[OffsetRange]] = {}
-        """By segment."""
+        """Gaps of the index, by segment."""
         self.collide = False
         """Every second offset is named, too."""
         self.searched_max = 1 << 40
@@ -392,7 +392,8 @@ class QueryNode:
 
 
 def records_of(pages: Sequence[data_pb2.QueryResponse], *, newest_first: bool = False) -> list[Any]:
-    """Of all partitions and pages, in order, whether they came one by one or as columns."""
+    """Return the records of all partitions and pages, in order, whether they came singly or as
+    columns."""
     return [
         each
         for page in pages

@@ -63,7 +63,8 @@ def only(kind: type[T], effects: Iterable[object]) -> list[T]:
 
 
 def start(record: Segment, **changes: Any) -> LeaderStart:
-    """What node 1 begins to lead with, at time 0, unless told otherwise."""
+    """Return the state with which node 1 begins to lead, at time 0 unless ``changes`` say
+    otherwise."""
     fields: dict[str, Any] = {
         "segment": record,
         "node_id": LEADER,

@@ -53,7 +53,7 @@ class Calls:
         return lambda *given: self.calls.append((name, *given))
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
-        """What it was called with under this name."""
+        """Return the arguments of each call of this name."""
         return [given for called, *given in self.calls if called == name]  # type: ignore[misc]
 
 
@@ -74,7 +74,7 @@ def _raise(_: object, broken: AssertionError) -> None:
 
 
 def context(worker: Worker, **changes: Any) -> NodeContext:
-    """Of node 1 in incarnation 11."""
+    """Return the context of node 1 in incarnation 11."""
     identity, cache = Identity(1), TailCache(1 << 20)
     identity.register(b"", incarnation=11, token=1)
     fields: dict[str, Any] = {

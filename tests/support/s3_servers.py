@@ -34,6 +34,7 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3_server(request: pytest.FixtureRequest) -> S3Server:
-    """By parameter: ``@pytest.mark.parametrize("s3_server", SERVERS, indirect=True)``."""
+    """Return the server of this parameter: ``@pytest.mark.parametrize("s3_server", SERVERS,
+    indirect=True)``."""
     found: S3Server = request.getfixturevalue(request.param)
     return found

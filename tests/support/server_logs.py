@@ -1,4 +1,4 @@
-"""What the logs of servers say of our own mistakes."""
+"""Our own mistakes, as the logs of servers show them."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -26,13 +26,13 @@ class SmallHdfs:
     """One that runs."""
 
     url: str
-    """Of WebHDFS; with a folder behind it an object store."""
+    """URL of WebHDFS; with a folder behind it, the URL of an object store."""
     endpoint: str
-    """Of Hadoop's RPC."""
+    """Address of Hadoop's RPC."""
 
 
 def jars_folder() -> Path | None:
-    """Where the jars are or shall be; None = no HDFS is wanted."""
+    """Return the folder where the jars are or shall be; None = no HDFS is wanted."""
     name = os.environ.get(VARIABLE)
     return Path(name).absolute() if name else None
 

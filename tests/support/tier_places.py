@@ -16,12 +16,12 @@ from tests.support.s3 import BUCKET, REGION, S3Server
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cluster tiers to."""
+    """The place that a cluster tiers to."""
 
     url: str
     node_settings: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    """Of commands that read the bucket."""
+    """Arguments of commands that read the bucket."""
 
     def settings(self) -> dict[str, Any]:
         """For nodes."""
@@ -50,7 +50,7 @@ async def has_store(admin: Admin) -> bool:
 
 
 async def tiering(admin: Admin, topic: str) -> TopicTiering:
-    """Of one topic."""
+    """Return the tiering of one topic."""
     [found] = (await admin.describe_tiering([topic])).topics
     return found
 
@@ -95,5 +95,5 @@ def run_cli(cluster: LocalCluster, *arguments: str, status: int = 0) -> Done:
 
 
 def run_json(cluster: LocalCluster, *arguments: str, status: int = 0) -> Any:
-    """What a command says."""
+    """Run a command, and return the JSON that it prints."""
     return json.loads(run_cli(cluster, *arguments, status=status).stdout)

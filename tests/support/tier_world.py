@@ -50,11 +50,11 @@ class TierWorld:
         self.asked: list[tuple[int, Any]] = []
         """(node id, request), in order."""
         self.fails: dict[int, IcecoreError] = {}
-        """What nodes answer, as an error of every item."""
+        """The error that a node answers for every item, by node id."""
         self.breaks: dict[int, IcecoreError] = {}
-        """What calls to nodes end with."""
+        """The error that a call to a node ends with, by node id."""
         self.holds: asyncio.Event | None = None
-        """What answers to uploads wait for."""
+        """The event that answers to uploads wait for; None = they do not wait."""
         self.pages: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Change], None]] = []

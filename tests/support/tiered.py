@@ -45,7 +45,7 @@ class Source:
     runs: list[bytes]
 
     def records(self) -> list[Record]:
-        """Of all batches that can be decoded."""
+        """Return the records of all batches that can be decoded."""
         return records_of(self.runs)
 
     def encoder(self, **options: Any) -> ParquetEncoder:
@@ -112,7 +112,7 @@ def undecodable() -> bytes:
 
 
 def records_of(runs: Iterable[bytes]) -> list[Record]:
-    """Of what can be decoded, in the order of the batches."""
+    """Return the records that can be decoded, in the order of the batches."""
     found: list[Record] = []
     for run in runs:
         for position, header in batch.iter_batches(run):

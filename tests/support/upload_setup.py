@@ -261,7 +261,7 @@ class UploadNode(QueryNode):
         )
 
     async def manifest(self, segment: Segment, copy: pb.TieredCopy) -> Manifest:
-        """Of a copy, as it is stored; its hash is what was answered."""
+        """Return the stored manifest of a copy; its hash is the one that the node answered."""
         store: ObjectStore = self.tier.store
         key = self.name(segment, copy.attempt).key(MANIFEST)
         size = (await store.head(key)).size_bytes

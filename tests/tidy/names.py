@@ -1,8 +1,9 @@
-"""What prose names, and what there is: files, commands, settings, rules and identifiers.
+"""The names that prose uses, and those that exist: files, commands, settings, rules and
+identifiers.
 
 ``mentions`` of a text are found by patterns that are narrow on purpose: a rule that cries wolf is
-switched off. What is written in angle brackets, in capitals, or with ``…`` stands for something
-else and is no name.
+switched off. Text in angle brackets, in capitals, or with ``…`` stands for something else and is no
+name.
 """
 
 import ast
@@ -267,7 +268,7 @@ def prose_of(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def production_prose() -> Iterator[tuple[Module, int, str]]:
-    """Of every file that is installed."""
+    """Yield the prose of every file that is installed."""
     for module in production():
         for line, text in prose_of(module):
             yield module, line, text

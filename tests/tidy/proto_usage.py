@@ -1,4 +1,4 @@
-"""Which fields of protobuf messages production code writes and reads, found in its syntax trees.
+"""The fields of protobuf messages that production code writes and reads, found in its syntax trees.
 
 A small type inference: it follows annotations, constructors, ``FromString``, ``parse``, loops and
 attribute chains. A container of messages counts as the message itself, and a function or an
@@ -96,7 +96,7 @@ def _type_of(message: Descriptor | None) -> str:
 
 @dataclass
 class Usage:
-    """What production code does with the fields."""
+    """The fields that production code writes and reads."""
 
     written: set[Field] = field(default_factory=set)
     read: set[Field] = field(default_factory=set)
@@ -118,7 +118,7 @@ def usage(schema: Schema, modules: Mapping[str, ast.Module]) -> Usage:
 
 
 def _keys_of(nodes: list[ast.AST]) -> set[str]:
-    """Of all dicts that are written out: what may be passed as ``**values``."""
+    """Return the keys of all dicts that are written out: they may be passed as ``**values``."""
     return {
         key.value
         for node in nodes
@@ -138,7 +138,8 @@ def _imported_from(nodes: list[ast.AST]) -> list[str]:
 
 
 class _Names:
-    """What annotations say of functions and attributes, over all modules, by bare name."""
+    """The types that annotations give to functions and attributes, over all modules, by bare
+    name."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema

@@ -1,4 +1,5 @@
-"""Who may import whom: packages, rooms within a package, and no file above itself."""
+"""The allowed imports: between packages, between rooms within a package, and no file above
+itself."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -103,7 +104,8 @@ def room_arrows(module: Module) -> Iterator[str]:
 
 
 def circle(modules: tuple[Module, ...]) -> list[str]:
-    """Of two files one is below the other, also where an import is for types only.
+    """Find a circle of imports. Of two files one is below the other, also where an import is for
+    types only.
 
     Returns the names of the modules on a circle, empty when there is none.
     """

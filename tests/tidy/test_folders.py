@@ -1,4 +1,4 @@
-"""What lies where: nobody else's names, rooms that say what they are for, tests beside the code."""
+"""The places of files: no names of other packages, rooms with a purpose, tests beside the code."""
 
 import ast
 import re

@@ -88,7 +88,7 @@ def is_long(module: Module) -> bool:
 
 @lru_cache(maxsize=1)
 def _our_classes() -> dict[str, frozenset[str]]:
-    """By name of a class in production code, the modules that define one."""
+    """Return the modules that define each class of production code, by the class's name."""
     found: dict[str, set[str]] = {}
     for module in production():
         for node in module.tree.body:

@@ -14,7 +14,7 @@ FOLDERS = {
     "icecore_node": "node/icecore_node",
     "icecore_coordinator": "coordinator/icecore_coordinator",
 }
-"""Where each import name lives."""
+"""The folder of each import name."""
 CODE_FOLDERS = (*FOLDERS.values(), "tests", "benchmarks", "examples", "scripts")
 GENERATED = ("icecore/v1/",)
 
@@ -82,7 +82,7 @@ def imported_names(module: Module) -> Iterator[tuple[int, str]]:
 
 
 def imports(modules: tuple[Module, ...]) -> dict[str, set[str]]:
-    """Which of these modules imports which others of them, by name."""
+    """Return the names of the modules that each of these modules imports, among themselves."""
     known = {each.name for each in modules}
     found: dict[str, set[str]] = {}
     for module in modules:
@@ -104,6 +104,6 @@ def dotted(node: ast.expr) -> str:
 
 
 def problems(rule: Rule) -> list[str]:
-    """What breaks a rule, with the rule itself first; empty when nothing does."""
+    """Return the problems of a rule, with the rule itself first; empty when there are none."""
     found = [f"{module.path}:{problem}" for module in all_modules() for problem in rule(module)]
     return [str(rule.__doc__), *found] if found else []

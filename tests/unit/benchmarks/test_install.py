@@ -1,4 +1,4 @@
-"""What a client's environment holds, and that it stays light."""
+"""A client's environment stays light."""
 
 from benchmarks import install
 

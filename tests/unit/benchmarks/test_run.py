@@ -313,7 +313,8 @@ def test_an_absent_system_says_what_is_missing(
 
 
 def test_who_is_not_ours_is_an_other() -> None:
-    """By their ticks, not by shares: those of a machine that is busy anyway say nothing."""
+    """Other processes are found by their ticks, not by shares: on a busy machine shares prove
+    nothing."""
     wait = "import sys; sys.stdin.read()"
     leave = (
         "import subprocess, sys\n"

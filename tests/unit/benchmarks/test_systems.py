@@ -1,4 +1,4 @@
-"""Which systems have the machine while one of them is measured."""
+"""Only some systems have the machine while one of them is measured."""
 
 import sys
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class _Told:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happened, of all systems in order."""
+    """Return the events of all systems, in order."""
     told: list[str] = []
 
     def ours(name: str, folder: Path, nodes: int) -> System:

@@ -1,4 +1,4 @@
-"""What is done with a bucket alone: proving it, planning a restore, taking it over, Hive's list."""
+"""Commands on a bucket alone: proving it, planning a restore, taking it over, Hive's list."""
 
 import json
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def two(bucket: TieredFolder) -> list[Manifest]:
 
 
 async def run(bucket: TieredFolder, command: str, *arguments: str) -> dict[str, Any]:
-    """What a command says."""
+    """Run a command, and return its result."""
     given = bucket_commands._parser().parse_args([command, bucket.settings.url, *arguments])
     executor = ThreadExecutor(reader_threads=2)
     try:

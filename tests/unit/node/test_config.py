@@ -1,4 +1,4 @@
-"""Where a node listens natively, and what it tells others of that."""
+"""A node's native address: where it listens, and the address it tells others."""
 
 import pytest
 

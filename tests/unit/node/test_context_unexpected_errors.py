@@ -17,7 +17,7 @@ from icecore_node.timing import NodeTiming
 
 
 class Broken(Exception):
-    """What no part of a node raises on purpose."""
+    """An error that no part of a node raises on purpose."""
 
 
 def context(**parts: object) -> NodeContext:

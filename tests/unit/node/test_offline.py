@@ -1,4 +1,4 @@
-"""What a person may see and lower of a stopped node's promises."""
+"""A person may see a stopped node's promises, and lower some."""
 
 import json
 from dataclasses import replace

@@ -10,7 +10,7 @@ from icecore_replication.chain import check_run, follows
 
 
 def header(base: int, end: int, prev_crc: int, crc: int, **changes: Any) -> BatchHeader:
-    """Of segment 7 and epoch 5."""
+    """Return the header of a batch of segment 7 and epoch 5."""
     blank = BatchHeader(*([0] * len(BatchHeader._fields)))
     return blank._replace(
         **{

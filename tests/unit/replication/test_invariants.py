@@ -359,7 +359,7 @@ Choice = tuple[Move, int]
 
 
 def first_failure(min_insync: int, isr: tuple[int, ...], moves: list[Choice]) -> str:
-    """What is violated after which move, "" if nothing ever is."""
+    """Return the first violation and the move after which it appears; "" if there is none."""
     segments = Segments(min_insync, isr)
     for number, (move, choice) in enumerate(moves):
         try:

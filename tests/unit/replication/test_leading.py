@@ -1,4 +1,4 @@
-"""Who leads, who follows: what a record makes of a replica in every state it may be in."""
+"""A record makes a replica leader or follower, or neither, in every state it may be in."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ SEALED = {"state": SegmentState.SEALED, "end_offset": 150}
 
 
 def facts(**changes: Any) -> ReplicaFacts:
-    """Of a whole, empty replica on node 1, in the incarnation that is to lead."""
+    """Return the facts of a whole, empty replica on node 1, in the incarnation that is to lead."""
     fields: dict[str, Any] = {
         "node_id": LEADER,
         "incarnation": INCARNATION,

@@ -58,8 +58,8 @@ def test_a_band_of_equal_runs_is_not_empty() -> None:
 def test_the_interval_of_the_median_is_found_by_order(
     values: list[float], expected: tuple[float, float]
 ) -> None:
-    """Of nine values the second and the eighth, of twenty the sixth and the fifteenth: as tables
-    of the sign test have them for 95 %."""
+    """The interval has the second and eighth of nine values, the sixth and fifteenth of twenty.
+    Tables of the sign test say so for 95 %."""
     assert interval(values) == expected
 
 

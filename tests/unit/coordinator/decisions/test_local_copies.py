@@ -1,4 +1,4 @@
-"""What nodes keep of segments that lie in object storage: when it goes, and who knows of it."""
+"""Nodes' copies of segments in object storage: when they go, and who is told of it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a topic keeps: which segments are expired, where logs begin, what may go then (R73-R75)."""
+"""The retention of a topic: expired segments, the start of logs, and deletions then (R73-R75)."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def merging(state: Cluster, *segment_ids: int) -> Attempt:
 
 
 def stored(sources: int = 3) -> tuple[TierCopy, list[bytes]]:
-    """What a node says of it."""
+    """Return the answer of a node about a merge: the copy, and the digest of each source."""
     copy = replace(COPY, manifest_sha256=b"n" * 32, records=10 * sources, length_bytes=1_200)
     return copy, [COPY.content_digest] * sources
 
@@ -77,13 +77,13 @@ def merged(state: Cluster) -> tuple[int, tuple[int, ...]]:
 
 
 def offsets(state: ClusterState) -> list[tuple[int, int]]:
-    """Of sealed segments, in the order in which others see them."""
+    """Return the offsets of sealed segments, in the order in which readers see them."""
     found = [each.segment for each in state.segments_in(KEY)]
     return [(each.base_offset, each.end_offset) for each in found if each.end_offset >= 0]
 
 
 def restarted(state: ClusterState) -> Cluster:
-    """What another coordinator reads."""
+    """Return the state that another coordinator reads."""
     found = Cluster()
     found.load((type(each), encode(each), each.version) for each in records(state))
     return found

@@ -69,7 +69,7 @@ def end_topic(state: Cluster) -> None:
 
 
 def restarted(state: Cluster) -> ClusterState:
-    """What another coordinator reads."""
+    """Return the state that another coordinator reads."""
     found = ClusterState(counted_ms=state.counted_ms)
     found.load((type(each), encode(each), each.version) for each in records(state))
     return found

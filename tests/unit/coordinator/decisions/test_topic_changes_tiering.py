@@ -1,4 +1,4 @@
-"""What of a topic moves into object storage: which settings are taken, and what they change."""
+"""The tiering settings of a topic: the ones that are accepted, and the changes they cause."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is concluded from knocking at a node whose stream broke."""
+"""The coordinator probes a node whose stream broke, and concludes from the result if it is gone."""
 
 import asyncio
 from collections.abc import Coroutine

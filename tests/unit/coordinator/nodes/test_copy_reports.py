@@ -1,4 +1,4 @@
-"""What nodes say of their copies: damage that is told again outlives an answer that is late."""
+"""Nodes' reports of damaged copies: damage that is told again outlives a late answer."""
 
 import pytest
 

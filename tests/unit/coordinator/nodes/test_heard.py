@@ -1,4 +1,4 @@
-"""What nodes last said outlives the coordinator, at a bounded cost; and what is judged by it."""
+"""The last reports of nodes outlive the coordinator, at a bounded cost, and are judged by."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from icecore_coordinator.state.records import NUMBER_JUMP_MAX, Change, HeardReco
 from tests.support.cluster_states import ALL, Cluster, commit, sealing, started
 
 LEADER = 1
-"""Of segment 1."""
+"""The leader of segment 1."""
 
 
 def beat(

@@ -1,4 +1,4 @@
-"""What a stream tells comes in messages of bounded size, the first one included."""
+"""A stream sends messages of bounded size, the first one included."""
 
 import pytest
 

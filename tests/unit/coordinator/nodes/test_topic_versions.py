@@ -1,4 +1,4 @@
-"""Who follows topics hears each change once, all that is gone, and begins anew when it must."""
+"""A follower of topics hears each change once, and each removal. It begins anew when it must."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a cluster says of topics whose creation does not."""
+"""The cluster's defaults fill in the topic settings that a creation leaves out."""
 
 from pathlib import Path
 

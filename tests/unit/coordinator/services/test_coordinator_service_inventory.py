@@ -15,7 +15,7 @@ CALL = cast(Any, None)
 
 
 class Ports:
-    """Of a service that only registers."""
+    """The ports of a service that only registers."""
 
     def __init__(self, state: Cluster) -> None:
         self.ledger, self.state = self, state

@@ -1,4 +1,4 @@
-"""What operators are told about object storage, and taking in a topic, through the messages."""
+"""Admin messages about object storage: reports to operators, and taking in a topic."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +19,7 @@ from tests.support.tier_states import COPY, begun, published, remote, sealed, ti
 
 @dataclass
 class OneLedger:
-    """That has a state."""
+    """A ledger that has only a state."""
 
     state: Cluster
 
@@ -36,7 +36,7 @@ class Imports:
 
 @dataclass
 class Mergers:
-    """Who merges, and notes what was asked for."""
+    """A merging that records the segments of each request."""
 
     state: Cluster
     asked: list[list[int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What nodes hear of published copies, and clients of who reads them."""
+"""Nodes hear of published copies, and clients hear which nodes can read them."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""What a node turns out to have, or to have lost, when it begins to beat."""
+"""A node that begins to beat turns out to have unknown copies, or to have lost some."""
 
 from dataclasses import replace
 from types import SimpleNamespace

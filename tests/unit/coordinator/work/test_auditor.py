@@ -1,4 +1,4 @@
-"""What the auditor does about copies that their nodes call damaged or missing."""
+"""The auditor repairs copies that their nodes call damaged or missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -209,7 +209,7 @@ def two_replicas_each(state: Cluster, partitions: int) -> None:
 
 
 def seal_and_open(state: Cluster, segment_id: int) -> None:
-    """What becomes of one that rolls."""
+    """Seal a segment that rolls, and open its successor."""
     before = segment(state, segment_id)
     key = (TOPIC, before.partition)
     [successor] = [

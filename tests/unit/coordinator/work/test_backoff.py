@@ -50,7 +50,7 @@ def test_what_is_taken_stays_with_its_taker() -> None:
 
 
 def test_turns() -> None:
-    """Who keeps somebody waiting comes first, who has failed before comes last."""
+    """Items that a caller waits for come first; items that have failed before come last."""
     clock = FakeClock()
     backoff: Backoff[str] = Backoff(clock, FIRST_WAIT_MS, WAIT_MS_MAX)
     for key in ("a", "b"):

@@ -1,4 +1,4 @@
-"""What has to move before a node may leave, and who is let go without."""
+"""Replicas and leaderships that must move before a node may leave, and nodes that leave without."""
 
 from dataclasses import replace
 from typing import Any, cast

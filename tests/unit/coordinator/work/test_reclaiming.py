@@ -1,4 +1,4 @@
-"""Which segments go first when a disk is nearly full (R75)."""
+"""The order in which segments go when a disk is nearly full (R75)."""
 
 from icecore_coordinator.decisions.retention import Sacrifice
 from icecore_coordinator.work.reclaiming import SACRIFICES_PER_LOOK, choose

@@ -1,4 +1,5 @@
-"""Which segments a coordinator recovers by itself: tails that nobody leads, and what is kept."""
+"""Segments that a coordinator recovers by itself: tails without a leader, and deleted topics'
+tails."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -163,7 +164,8 @@ async def test_nothing_is_recovered_of_a_topic_that_goes_for_good(world: World) 
 
 
 async def test_nobody_looks_again_and_again_for_what_has_gone(world: World) -> None:
-    """What waits for another try makes the coordinator look with each tick."""
+    """A segment that waits for another try makes the coordinator look at each tick, until it is
+    gone."""
     _, segment_id = await opened(world)
     calls = Holders()
     calls.is_done.set()

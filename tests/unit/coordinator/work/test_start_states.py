@@ -1,4 +1,4 @@
-"""Where a partition goes on behind a sealed segment, and with what."""
+"""The state with which a partition goes on behind a sealed segment."""
 
 from dataclasses import replace
 

@@ -62,7 +62,7 @@ class Cluster(Audited):
             commit(self.state, Change((agreed,)))
 
     async def dropped(self) -> list[int]:
-        """Of which segments a copy goes, after one look."""
+        """Return the segments of which a copy goes, after one look."""
         before = set(self.state.dropping)
         await self.surplus.look()
         return [each for each in self.state.dropping if each not in before]

@@ -1,4 +1,5 @@
-"""Who is asked to upload, what a failed call leaves, and whose answer counts (R84, R85)."""
+"""The node that is asked to upload, the effect of a failed call, and the answer that counts (R84,
+R85)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the loop of blocking clients says of exceptions that nobody awaits."""
+"""The loop of blocking clients logs exceptions that no caller awaits."""
 
 import asyncio
 import logging

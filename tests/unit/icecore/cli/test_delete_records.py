@@ -1,4 +1,4 @@
-"""What ``icecore segment delete`` takes: the oldest sealed ones, and why it takes no others."""
+"""``icecore segment delete`` takes the oldest sealed segments, and says why it takes no others."""
 
 import asyncio
 import json

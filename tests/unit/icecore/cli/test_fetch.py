@@ -43,7 +43,7 @@ def test_until_an_offset(cli: Cli) -> None:
 
 
 def test_until_a_time_holds_per_partition(cli: Cli) -> None:
-    """Of the first record of each partition it is 1000, of the next one 1001."""
+    """The first record of each partition has time 1000, the next one 1001."""
     assert found(cli, "--until", "@1003") == [0, 1, 2, 3, 4, 5]
     assert found(cli, "--from", "@1008", "--until", "1970-01-01T00:00:01.009") == [16, 17]
     assert found(cli, "--until", "@1000") == []

@@ -110,7 +110,7 @@ def run(*words: str) -> int:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Health]:
-    """What the next looks find; the last one is found again and again."""
+    """Return the findings of the next looks; the last one is found again and again."""
     given: list[Health] = []
 
     def look(_: object) -> tuple[Health, dict[str, Any]]:

@@ -59,11 +59,11 @@ NEEDED: dict[str, Any] = {
 }
 """A good value for each parameter that has no default, by its name."""
 KEYWORDS = {"arguments": SearchArguments, "fields": TopicFields}
-"""What stands behind the ** of a signature."""
+"""The keyword arguments that stand behind the ** of a signature."""
 
 
 def methods(kind: type) -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """By name what a call needs, and all names of its parameters."""
+    """Return the arguments that each method needs, and the names of all its parameters."""
     found = {}
     for name, method in vars(kind).items():
         if name.startswith("_") or isinstance(method, property) or name in LEFT_OUT:
@@ -122,7 +122,7 @@ async def outcome(call: Callable[[], Any]) -> None:
 
 
 async def works(client: Any) -> None:
-    """What it is for."""
+    """Do what the client is for, and check the result."""
     if isinstance(client, icecore.Producer):
         assert (await client.send_and_wait("t", b"good", key=b"k")).topic == "t"
     elif isinstance(client, icecore.Consumer):
@@ -202,7 +202,7 @@ def blocking_outcome(found: Any) -> None:
 
 
 def blocking_works(client: Any) -> None:
-    """What it is for."""
+    """Do what the client is for, and check the result."""
     if isinstance(client, blocking.Producer):
         assert client.send_and_wait("t", b"good", key=b"k").topic == "t"
     elif isinstance(client, blocking.Consumer):

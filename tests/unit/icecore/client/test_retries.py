@@ -1,4 +1,4 @@
-"""What a client tells while it tries again: the log, a function of the program, its metrics."""
+"""A client reports its retries in the log, to a function of the program, and in its metrics."""
 
 import asyncio
 import logging

@@ -23,13 +23,13 @@ LIMITS = BatchLimits()
 
 
 def leader_takes(raw: bytes, limits: BatchLimits = LIMITS) -> None:
-    """What a leader does."""
+    """Check a batch as a leader does."""
     header = batch.check_produced(raw, 0, limits)
     record.check_columns(raw, 0, header, limits=limits)
 
 
 def reader_reads(raw: bytes) -> list[record.Record]:
-    """What consumers do, with columns, records and Arrow."""
+    """Read a batch as consumers do, with columns, records and Arrow."""
     columns = record.decode(raw, 0, batch.parse_header(raw))
     rows = arrow.record_batch(columns)
     rows.validate(full=True)

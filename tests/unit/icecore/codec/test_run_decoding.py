@@ -71,7 +71,7 @@ def test_a_run_is_its_batches(counts: list[int], codecs: list[Codec], has_keys: 
 
 @pytest.mark.parametrize("shift", range(8))
 def test_memory_may_begin_anywhere(shift: int) -> None:
-    """What a socket filled lies where it lies; and a run may begin behind other batches."""
+    """Bytes from a socket may begin at any address; and a run may begin behind other batches."""
     raw, places = a_run([3, 70, 9, 20], [Codec.NONE], has_keys=True)
     data = memoryview(bytearray(shift) + raw)[shift:]
     for first in (0, 1):
@@ -159,7 +159,7 @@ def test_a_run_ends_before_what_cannot_be_decoded(batches: int, bad: int) -> Non
 
 
 def test_what_is_joined_is_a_copy() -> None:
-    """What came may go: an answer of megabytes is not kept for a few records."""
+    """The received bytes may go: an answer of megabytes is not kept for a few records."""
     raw, places = a_run([3] * 4, [Codec.NONE], has_keys=True)
     data = bytearray(raw)
     found = decode_together(memoryview(data), places)

@@ -19,7 +19,7 @@ from icecore.process.garbage import (
 
 
 class Collector:
-    """What the interpreter would do, by a clock of its own."""
+    """The interpreter's collector, by a clock of its own."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

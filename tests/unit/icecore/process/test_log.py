@@ -73,7 +73,7 @@ def test_it_goes_through_logging(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def written(form: str, code: str) -> list[str]:
-    """What a process logs."""
+    """Return the lines that a process logs."""
     program = (
         "import logging\nfrom icecore.process.log import event, set_up\n"
         f"set_up('info', {form!r})\n_log = logging.getLogger('icecore.b')\n{code}\n"

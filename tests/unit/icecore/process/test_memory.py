@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Heap:
-    """What a process has, and what of it the allocator could free."""
+    """The memory of a process, and the part of it that the allocator could free."""
 
     def __init__(self) -> None:
         self.used_bytes, self.free_bytes = 100 * MIB, 0

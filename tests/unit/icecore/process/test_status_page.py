@@ -1,4 +1,4 @@
-"""What monitors see: the pages that there are, and no others."""
+"""Monitors see the pages that there are, and no others."""
 
 import http.client
 import socket
@@ -11,7 +11,7 @@ from icecore.process.status_page import Pages, StatusServer
 
 
 class Asked:
-    """What is shown, as a test wants it."""
+    """The status that the page shows, as a test wants it."""
 
     def __init__(self) -> None:
         self.live = self.ready = ""

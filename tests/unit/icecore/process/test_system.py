@@ -1,4 +1,5 @@
-"""What a process learns of its system: how many files it may open, and which boot this is."""
+"""The facts that a process learns of its system: how many files it may open, and which boot this
+is."""
 
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from icecore.process import system
 
 
 def limited(soft: int, hard: int, least: int) -> str:
-    """What ``raise_descriptor_limit`` does in a process with these limits."""
+    """Return the output of ``raise_descriptor_limit`` in a process with these limits."""
     code = (
         "import resource, sys\n"
         "from icecore.errors import ConfigurationError\n"

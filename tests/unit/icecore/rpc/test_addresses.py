@@ -1,4 +1,4 @@
-"""Which address of a node is called."""
+"""The address by which a node is called."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What only the gRPC adapter does; ``tests/conformance/test_nets.py`` has what all of them do."""
+"""Behaviour of the gRPC adapter alone; ``tests/conformance/test_nets.py`` tests what all ``Net``
+share."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Who refuses a connection, who lets somebody in, and who says nothing."""
+"""A host refuses a connection, accepts it, or says nothing: only a refusal counts as one."""
 
 import asyncio
 import socket

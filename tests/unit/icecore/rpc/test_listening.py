@@ -1,4 +1,4 @@
-"""Where a server may listen: loopback always, anything else only with leave."""
+"""A server may listen on loopback always, and elsewhere only with leave."""
 
 import socket
 

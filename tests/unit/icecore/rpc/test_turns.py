@@ -7,7 +7,7 @@ from icecore.rpc.turns import AT_ONCE_MAX, ROUND_S, TURN_S, FairTurns, Turns
 
 
 async def test_others_run_every_few_milliseconds() -> None:
-    """Of what this thread computes: others may have the processor meanwhile."""
+    """Waits are processor time of this thread: other threads may have the processor meanwhile."""
     waits_s: list[float] = []
 
     async def other() -> None:

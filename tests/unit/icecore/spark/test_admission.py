@@ -1,4 +1,5 @@
-"""What a micro-batch takes of what waits: within its limits, fairly, and never nothing."""
+"""A micro-batch takes a part of the waiting records: within its limits, fairly, and never
+nothing."""
 
 from hypothesis import given
 from hypothesis import strategies as st

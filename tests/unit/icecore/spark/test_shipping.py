@@ -1,4 +1,4 @@
-"""What Spark sends to executors, unpacked by a Python that lacks icecore."""
+"""A Python without icecore unpacks the objects that Spark sends to executors."""
 
 import subprocess
 import sys

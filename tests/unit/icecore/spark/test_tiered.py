@@ -1,4 +1,4 @@
-"""Who reads what of a topic that is tiered in part: each offset on exactly one side."""
+"""Each offset of a partly tiered topic is read on exactly one side: objects or nodes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

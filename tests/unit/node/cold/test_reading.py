@@ -291,7 +291,7 @@ async def read_rows(
 
 
 def offsets_of(answers: list[list[bytes]]) -> list[int]:
-    """Of all records."""
+    """Return the offsets of all records."""
     found: list[int] = []
     for raw in (each for answer in answers for each in answer):
         header = parse_header(raw)

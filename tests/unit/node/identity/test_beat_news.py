@@ -1,4 +1,4 @@
-"""What beats say: each thing once, and all that still holds at the start of a stream."""
+"""Beats report each change once, and everything that still holds at the start of a stream."""
 
 from icecore_node.identity.beat_news import BeatNews, LedLog, Standing
 

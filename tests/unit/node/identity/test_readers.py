@@ -1,4 +1,4 @@
-"""Who waits for a partition is woken by its changes alone, until it leaves."""
+"""A reader that waits for a partition is woken by its changes alone, until it leaves."""
 
 from functools import partial
 

@@ -25,7 +25,7 @@ async def test_only_the_readers_are_nice(more: int) -> None:
 
 @pytest.mark.parametrize("is_here", [False, True])
 async def test_results_that_nobody_hears_of_end_the_process(is_here: bool) -> None:
-    """Who waits for them would wait for ever, and nobody would know."""
+    """A caller that waits for them would wait for ever, unnoticed."""
     ended = asyncio.Event()
     statuses: list[int] = []
 

@@ -180,7 +180,7 @@ def test_a_closed_worker_leaves_what_was_put_off_to_the_store(loop: SimLoop) -> 
 
 
 class HangingStore(LateStore):
-    """Whose syncs last until they are let go."""
+    """A store whose syncs last until they are let go."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -250,7 +250,7 @@ def test_a_late_sync_that_fails_ends_the_process() -> None:
 def test_a_burst_that_is_due_at_once_costs_nobody_a_result(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """What is due now is no timer on every loop. Servers run on uvloop."""
+    """A sync that is due now is no timer on every loop. Servers run on uvloop."""
     loop = make_loop()
     failures, statuses = list[dict[str, Any]](), list[int]()
     loop.set_exception_handler(lambda _, context: failures.append(context))

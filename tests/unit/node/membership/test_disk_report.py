@@ -1,4 +1,4 @@
-"""What beats tell of the disk: a counter, and each durable end that has changed, exactly."""
+"""Beats report the disk: a counter, and each durable end that has changed, exactly."""
 
 import random
 from collections.abc import Callable
@@ -80,7 +80,7 @@ class Node:
         return beat
 
     def recounted(self) -> dict[int, int]:
-        """By a look at all of them."""
+        """Return the durable ends, counted again by a look at all replicas."""
         return {
             each.segment_id: each.log.durable_tail.end_offset
             for each in self.table
@@ -144,7 +144,7 @@ KINDS |= {"seal": 1, "condemn": 1, "delete": 1, "set_aside": 1, "stream": 1}
 
 
 async def take(node: Node, step: str, segment_id: int, number: int) -> None:
-    """What can't happen in the replica's life is left out."""
+    """Take a step of a replica's life; leave out a step that cannot happen."""
     replica = node.table.get(SegmentId(segment_id))
     if replica is None:
         if step in ("open", "prepare"):

@@ -1,4 +1,4 @@
-"""What a node's beats say and when there are none: they come from where the disk work is done."""
+"""Heartbeats of a node come from the place of the disk work; they stop while a disk stalls."""
 
 import asyncio
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ class Executor:
 
 
 class NoReport:
-    """Of the disk."""
+    """A disk report that says nothing."""
 
     def begin(self) -> None:
         """A new stream."""
@@ -75,7 +75,7 @@ class NoReport:
         """How full it is."""
 
     async def fill(self, _: object) -> None:
-        """Of a beat."""
+        """Add nothing to a beat."""
 
 
 def heartbeats_of(disk: Disk) -> Heartbeats:

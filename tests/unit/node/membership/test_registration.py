@@ -112,7 +112,7 @@ class World:
         )
 
     def set_times(self, **_: int) -> None:
-        """Of heartbeats."""
+        """Take the times of heartbeats, and ignore them."""
 
     async def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         self.asked.append(request)
@@ -201,7 +201,7 @@ async def test_nobody_is_answered_before_registration_has_answered() -> None:
 
 @pytest.mark.parametrize(("ahead", "incarnation"), [(0, 0), (0, 8), (0, 10), (1, 9)])
 async def test_a_call_for_another_process_is_refused(ahead: int, incarnation: int) -> None:
-    """Of this node, or of one that had this address before."""
+    """The other process is an earlier one of this node, or a node that had this address before."""
     world = World(answered())
     await world.registration.register([])
     handler = world.gate.for_coordinator({FENCE: echo})[FENCE]
@@ -211,7 +211,7 @@ async def test_a_call_for_another_process_is_refused(ahead: int, incarnation: in
 
 
 async def test_nobody_is_answered_while_it_registers_again() -> None:
-    """What was under way is held back too: it may be of a disk that is UNKNOWN by now."""
+    """A call under way is held back too: it may be about a disk that is UNKNOWN by now."""
     world = World(answered())
     await world.registration.register([])
     entered, go_on = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,5 @@
-"""Who seals what records say: a few at a time, none forgotten, none begun once it is over."""
+"""Replicas are sealed as records say: a few at a time, none forgotten, none begun once it is
+over."""
 
 import asyncio
 from types import SimpleNamespace

@@ -64,7 +64,7 @@ class Bench:
         return True
 
     def tick(self) -> list[int]:
-        """Which are asked to roll now."""
+        """Run a tick, and return the segments that are asked to roll."""
         before = {each.replica.segment_id: len(each.fed) for each in self.leaders}
         self.room.tick()
         return [

@@ -1,4 +1,4 @@
-"""Which seal comes next: what is read, then the others, recoveries before them."""
+"""The order of seals: segments that are read come first, then the others, after recoveries."""
 
 import pytest
 

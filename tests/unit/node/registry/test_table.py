@@ -1,4 +1,4 @@
-"""What a node holds of one partition: found by offset and by time, however many segments it has."""
+"""A node finds its segments of a partition by offset and by time, however many it has."""
 
 from types import SimpleNamespace
 from typing import Any, cast

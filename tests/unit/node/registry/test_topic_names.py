@@ -1,4 +1,4 @@
-"""Which topic a name means on a node, and which topics clients may not ask for."""
+"""The topic that a name means on a node, and the topics that clients may not ask for."""
 
 import pytest
 

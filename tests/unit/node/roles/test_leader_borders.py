@@ -1,4 +1,4 @@
-"""What a role may not do whatever its core says: then it does nothing more, and the node ends."""
+"""Steps that a role may not take whatever its core says: then it stops, and the node ends."""
 
 import logging
 from dataclasses import replace

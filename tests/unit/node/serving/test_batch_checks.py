@@ -50,7 +50,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 async def check(batches: list[CheckedBatch], heavy_work: HeavyWork) -> None:
-    """Where they belong."""
+    """Check batches in the place where they belong: on the loop if light, else as heavy work."""
     if are_light(batches):
         batch_checks.check_contents(batches)
     else:

@@ -28,7 +28,7 @@ def keyed(*keys: bytes) -> list[Stored]:
 
 
 def decoded(batches: bytes) -> list[Record]:
-    """Of whole batches, whose checksums must be right."""
+    """Return the records of whole batches, whose checksums must be right."""
     found: list[Record] = []
     for position, header in batch.iter_batches(batches):
         batch.verify_producer_crc(batches, position, header)

@@ -29,7 +29,7 @@ OTHER_CALL = CallContext("another", "anonymous", None)
 
 
 def produced(base_offset: int, mode: FlushMode = FlushMode.SYNC) -> Produced:
-    """What the leader here says of a batch."""
+    """Return the leader's answer for a batch."""
     return Produced(base_offset, 1, 1, 0, 1, duplicate=False, batches_kept=5, flush_mode=mode)
 
 

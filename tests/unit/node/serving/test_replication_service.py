@@ -17,7 +17,7 @@ NODE, INCARNATION = 2, 7
 
 
 def service() -> ReplicationService:
-    """Of a node that knows no other one and has no replica."""
+    """Return the service of a node that knows no other node and has no replica."""
     identity = Identity(cast(Any, NODE))
     identity.incarnation = cast(Any, INCARNATION)
     nobody = SimpleNamespace(get=lambda _: None)

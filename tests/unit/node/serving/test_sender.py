@@ -131,7 +131,8 @@ class Timers:
 def test_a_watermark_travels_alone_only_when_it_has_waited_for_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What moved after the last data has its own wait, whenever the first one's is over."""
+    """A watermark that moved after the last data has its own wait, whenever the first one's is
+    over."""
     timers = Timers()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
     _, sender, messages = one = led()

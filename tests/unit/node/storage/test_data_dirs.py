@@ -231,7 +231,7 @@ def test_a_shortage_says_nothing_about_a_disk(
 
 
 def test_an_index_elsewhere(tmp_path: Path) -> None:
-    """What an index says of the past goes when it has been elsewhere since."""
+    """An index that has been elsewhere since loses its entries of the past."""
 
     def open_with(index_dir: Path | None, node_id: int = 1, data: str = "data") -> DataFolder:
         return DataFolder.open(tmp_path / data, node_id, CLUSTER, index_dir=index_dir)

@@ -1,4 +1,4 @@
-"""Who reads a sealed log for long goes on when it is handed over meanwhile, and sees no damage."""
+"""A long read of a sealed log goes on when the log is handed over meanwhile, and sees no damage."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is sealed in shared files reaches files of its own; a shared file goes once it is empty."""
+"""Logs sealed in shared files reach files of their own; a shared file goes once it is empty."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Which tails in memory roll."""
+"""The choice of the tails in memory that roll."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def test_the_largest_go_first() -> None:
 
 
 def test_what_others_lead_is_theirs_to_roll() -> None:
-    """Of 300 bytes too much 100 are ours, as of all 800 a third is."""
+    """With 300 bytes too much, 100 are ours to free, since we have a third of all 800."""
     assert tails_to_roll({"a": 90, "b": 90, "c": 86}, 800, 534, MAX) == ["a", "b"]
     assert tails_to_roll({}, 0, 900, MAX) == []
 

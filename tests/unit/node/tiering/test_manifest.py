@@ -31,7 +31,7 @@ MANIFEST = made()
 
 
 def rewritten(change: Callable[[Any], object]) -> bytes:
-    """What somebody who knows the format, and the digest in it, makes of a manifest."""
+    """Return a manifest as rewritten by a program that knows the format and the digest in it."""
     found = json.loads(MANIFEST.encode())
     del found["version"], found["sha256"]
     change(found)

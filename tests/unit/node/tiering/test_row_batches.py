@@ -13,7 +13,7 @@ from tests.support.tiered import FACTS, Source, flights, plain, records_of, sour
 
 
 async def served(source: Source, **options: object) -> list[bytes]:
-    """Of all row groups."""
+    """Return the batches of all row groups."""
     async with tiered(source, row_group_bytes=30_000) as it:
         found: list[bytes] = []
         for group in it.manifest.row_groups:

@@ -1,4 +1,4 @@
-"""What the library says becomes the error that says what to do."""
+"""An error of the library becomes the error that says what to do."""
 
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError

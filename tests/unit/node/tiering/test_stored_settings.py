@@ -40,7 +40,7 @@ async def counts(bucket: SimBucket) -> int:
 
 
 async def keep(bucket: SimBucket, version: int, cluster: bytes = CLUSTER) -> None:
-    """By a node that has put nothing before."""
+    """Keep the settings as a node that has put nothing before."""
     await SettingsKeeper().keep(SimObjectStore(bucket, None), cluster, TOPIC, said(version))
 
 
@@ -68,7 +68,7 @@ async def test_what_is_known_asks_the_store_nothing(bucket: SimBucket) -> None:
 
 @pytest.mark.parametrize("fault", ["cut_puts", "untrue_puts", "altered_puts"])
 async def test_what_the_store_confirmed_untruly_is_put_again(bucket: SimBucket, fault: str) -> None:
-    """By the same node: it would take them for put for as long as it lives."""
+    """The same node puts them again: else it would take them for put for as long as it lives."""
     setattr(bucket.faults, fault, 2)
     await keep(bucket, 3)
     assert getattr(bucket.faults, fault) == 0

@@ -116,7 +116,7 @@ def _fresh(it: Tiered) -> TieredSegment:
 
 
 async def _served_or_refused(it: Tiered, key: str, position: int) -> None:
-    """Where the byte is read, the read fails; elsewhere what is read is right."""
+    """A read of the damaged byte fails; a read elsewhere is right."""
     segment, manifest = _fresh(it), it.manifest
     is_side = key.endswith(".batches")
     for each in manifest.row_groups:

@@ -96,7 +96,7 @@ async def test_a_copy_that_is_found_whole_meets_no_older_order_to_drop_it() -> N
 
 @pytest.mark.parametrize("damaged", [0, 2, 4])
 async def test_what_a_donor_sent_before_a_damaged_batch_is_written(damaged: int) -> None:
-    """Where the log ends and what its worker was given never differ."""
+    """The end of the log and the batches that its worker was given never differ."""
     worker, log = Worker(), LogBuilder(7)
     batches = [bytearray(log.make(1)) for _ in range(4)]
     if damaged < 4:

@@ -40,7 +40,7 @@ class FakeQueue:
 
 
 class FakeWorker:
-    """Of a partition's log."""
+    """The worker of a partition's log."""
 
     def __init__(self, ran: list[Any]) -> None:
         self._ran = ran
@@ -54,7 +54,7 @@ def _unexpected(error: BaseException) -> None:
 
 
 class Node:
-    """What deletions see of a node."""
+    """The parts of a node that deletions see."""
 
     def __init__(self) -> None:
         self.held: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What a node says and does as one disk fills, or all of them."""
+"""A node reports and acts as one disk fills, or all of them."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -54,7 +54,7 @@ def merged_of(sources: Sources) -> Segment:
 
 
 async def rows_of(node: UploadNode, segment: Segment, copy: pb.TieredCopy) -> list[Any]:
-    """What readers get of a copy."""
+    """Return the records that readers get of a copy."""
     manifest = await node.manifest(segment, copy)
     reader = open_tiered(node.tier.store, manifest, node.executor)
     batches: list[bytes] = []
@@ -98,7 +98,7 @@ async def test_its_index_finds_what_those_of_the_sources_find(node: UploadNode) 
 
 
 async def candidates(node: UploadNode, segment: Segment, copy: Any, hash_: int) -> set[int]:
-    """By the index object alone."""
+    """Return the candidate offsets that the index object alone gives."""
     log = ColdLog(await node.manifest(segment, copy))
     index = node.bucket.objects[node.name(segment, copy.attempt).key(INDEX)]
     span = segment.base_offset, segment.end_offset

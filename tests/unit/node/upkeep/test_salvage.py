@@ -1,4 +1,4 @@
-"""What an UNKNOWN log may still be used for, and that it counts for nothing else."""
+"""An UNKNOWN log may still be used for some things, and counts for nothing else."""
 
 from dataclasses import replace
 from types import SimpleNamespace

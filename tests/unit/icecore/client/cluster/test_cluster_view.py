@@ -1,4 +1,4 @@
-"""What a client knows after each answer, and what it forgets."""
+"""A client's view of the cluster after each answer: what it learns, and what it forgets."""
 
 from icecore.client.cluster.cluster_view import ClusterView, has_moved
 from icecore.errors import UnknownTopicError

@@ -1,4 +1,4 @@
-"""Whom a client turns to: all that were given have a turn, and nobody of another cluster counts."""
+"""A client asks each server that it was given in turn, and counts no server of another cluster."""
 
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ class Servers:
 
     @property
     def asked(self) -> list[str]:
-        """Who was, in order."""
+        """Return the servers that were asked, in order."""
         return [address for address, _ in self.questions]
 
     async def call(self, address: str, method: str, *_: Any, **__: Any) -> bytes:

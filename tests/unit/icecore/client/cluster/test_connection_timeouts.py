@@ -49,7 +49,7 @@ def hang(cluster: FakeCluster, *wanted: str) -> None:
 
 
 async def fails_in_time(call: Callable[[], Awaitable[Any]], error: type[Exception]) -> str:
-    """What the error says."""
+    """Expect the call to fail in time, and return the text of its error."""
     began = time.monotonic()
     with pytest.raises(error) as caught:
         await call()

@@ -1,4 +1,4 @@
-"""What several nodes say of a partition becomes one list, whose gaps are never hidden."""
+"""Reports of several nodes about a partition become one list, whose gaps are never hidden."""
 
 from dataclasses import replace
 from typing import Any, cast

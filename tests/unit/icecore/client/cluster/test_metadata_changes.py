@@ -1,5 +1,6 @@
-"""Who hears only what changed knows the same as who asks for everything: of a coordinator, of a
-node that follows it, and of both in turns, whatever happens to leaders, nodes and topics."""
+"""A client that asks only for changes knows the same as one that asks for everything. It may ask
+the coordinator, a node that follows it, or both in turns, whatever happens to leaders, nodes and
+topics."""
 
 import random
 from contextlib import suppress
@@ -189,7 +190,7 @@ class Node:
 
 
 async def asked(server: Coordinator | Node, view: ClusterView) -> ClusterView:
-    """What is known after asking for what changed."""
+    """Return the view after asking for the changes."""
     token, version = view.base([NAME])
     request = admin_pb2.GetMetadataRequest(topics=[NAME], known_token=token, known_version=version)
     found = admin_pb2.GetMetadataResponse.FromString(

@@ -1,4 +1,4 @@
-"""What a consumer asks, and how often: little while nothing comes, and little in vain."""
+"""A consumer asks rarely while no records come, and makes few requests in vain."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Where readers go on when a node does not serve them: who is at the tail asks nobody."""
+"""Readers find the next node when one does not serve them; at the tail they ask no other server."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -104,7 +104,7 @@ async def fill(cluster: FakeCluster, partitions: int, seed: int = 1) -> list[Rec
 
 
 def wanted(records: list[Record], given: dict[str, Any], newest_first: bool) -> list[Record]:
-    """By brute force."""
+    """Return the records that match, by brute force."""
 
     def is_wanted(r: Record) -> bool:
         pairs = set(r.headers) & set(given.get("headers", {}).items())
@@ -281,7 +281,7 @@ async def test_new_segments_are_found_at_once(cluster: FakeCluster) -> None:
 
 
 async def test_what_is_sealed_is_asked_for_once(cluster: FakeCluster) -> None:
-    """Of the coordinator; whatever some other partition has."""
+    """The coordinator is asked for sealed segments once, whatever another partition has."""
     first, _, third = cluster.add_topic("t", 3)
     async with lookup(cluster) as search, producer(cluster) as p:
         for number in range(9):
@@ -937,7 +937,7 @@ async def test_bad_arguments(cluster: FakeCluster) -> None:
 
 
 def test_not_replica_is_retriable() -> None:
-    """What the search relies on."""
+    """The search relies on this."""
     assert NotReplicaError.retriable
 
 

@@ -136,7 +136,7 @@ async def test_columns(cluster: FakeCluster) -> None:
 
 
 async def test_columns_without_keys_go_to_a_partition_in_runs(cluster: FakeCluster) -> None:
-    """Of a mebibyte: batches that are neighbours are appended and synced together."""
+    """A run is a mebibyte: batches that are neighbours are appended and synced together."""
     partitions = cluster.add_topic("t", 16)
     async with producer(cluster, batch_bytes=64 << 10) as p:
         for _ in range(2):
@@ -191,7 +191,7 @@ async def test_what_waits_for_its_turn_grows(cluster: FakeCluster) -> None:
 
 
 async def test_batches_are_filled_by_small_pieces(cluster: FakeCluster) -> None:
-    """What is added goes on until as much again would not fit."""
+    """A batch is filled until as much again would not fit."""
     (partition,) = cluster.add_topic("t")
     async with producer(cluster, linger_ms=100, batch_bytes=10_000) as p:
         await p.send_and_wait("t", b"first")

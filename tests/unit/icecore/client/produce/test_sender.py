@@ -1,4 +1,4 @@
-"""Which batches share a request, and that nobody waits long for the others."""
+"""The sender chooses which batches share a request, and lets no batch wait long for others."""
 
 import asyncio
 

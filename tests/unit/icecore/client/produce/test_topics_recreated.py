@@ -62,7 +62,7 @@ def consumer(cluster: FakeCluster, **kwargs: Any) -> Consumer:
 
 
 async def rest(consumer: Consumer) -> tuple[list[str], IcecoreError | None]:
-    """What comes until the end or a failure."""
+    """Return the values that come until the end or a failure, and the failure."""
     values: list[str] = []
     try:
         async for record in consumer:
@@ -188,7 +188,8 @@ async def test_restart_does_not_take_them_either(
 async def test_an_answer_of_before_does_not_prove_bounds(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, policy: Any
 ) -> None:
-    """What the coordinator said before the delete arrives after the bounds of the new topic."""
+    """An answer of the coordinator from before the delete arrives after the bounds of the new
+    topic."""
     is_answered, may_arrive = asyncio.Event(), asyncio.Event()
     async with consumer(cluster, start=4, partitions=[0], on_out_of_range=policy) as c:
         assert len(await c.poll(LONG_S)) == 6

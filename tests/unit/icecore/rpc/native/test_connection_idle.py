@@ -1,4 +1,4 @@
-"""What a connection on which nothing happens costs: so many frames, whatever the machine."""
+"""An idle connection costs a fixed number of frames, whatever the machine."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""What only the native transport's client does: connections by class, and how they are made."""
+"""Behaviour of the native transport's client alone: connections by class, and how they are made."""
 
 import asyncio
 import socket

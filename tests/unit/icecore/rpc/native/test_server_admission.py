@@ -30,7 +30,7 @@ from tests.support.waiting import until
 
 
 def bulk_head(call_id: int, header: bytes, body_bytes: int, method: str = PUT) -> bytes:
-    """Of a request whose batches are still to come."""
+    """Return the head of a request whose batches are still to come."""
     return pack_head(Kind.BULK, call_id, pack_call(60, method.encode(), header), body_bytes)
 
 

@@ -1,6 +1,4 @@
-"""What a server holds for its callers is bounded, and those who take no more than their share are
-served meanwhile.
-"""
+"""A server bounds what it holds for its callers, and serves those within their share meanwhile."""
 
 import asyncio
 import errno

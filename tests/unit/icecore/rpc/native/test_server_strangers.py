@@ -106,7 +106,8 @@ async def test_a_message_that_never_ends(body_bytes: int) -> None:
 
 
 async def test_half_closed() -> None:
-    """Who has finished sending is gone: its handlers run on, their answers are dropped."""
+    """A peer that has finished sending counts as gone: its handlers run on, their answers are
+    dropped."""
     async with tormented() as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
@@ -147,7 +148,7 @@ async def test_reset_under_a_call_and_a_stream() -> None:
 
 
 async def test_a_stream_that_nobody_serves() -> None:
-    """What is written to it meanwhile does not drown the reason."""
+    """Messages that are written to it meanwhile do not drown the reason."""
     async with tormented() as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()

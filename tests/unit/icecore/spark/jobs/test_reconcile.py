@@ -1,4 +1,4 @@
-"""What reconcile finds, from metadata and counts that are made up."""
+"""Findings of reconcile, from metadata and counts that are made up."""
 
 from collections.abc import Sequence
 from typing import Any

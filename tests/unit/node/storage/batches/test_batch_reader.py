@@ -55,7 +55,7 @@ def test_a_stored_digest_in_an_earlier_format_is_computed_again(tmp_path: Path) 
 
 
 class NoShortcuts:
-    """Where a walk may begin if nothing but the base is known."""
+    """Starting points of a walk when nothing but the base is known."""
 
     def span(self, *_: object) -> None:
         return None

@@ -34,14 +34,15 @@ def test_nothing_is_lost_and_few_runs_stay(count: int) -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_sizes_follow_the_combinatorial_number_system(level: int) -> None:
-    """Of k runs and level a there are C(k + a, k) units, and the next one begins level a + 1."""
+    """For k runs and level a there are C(k + a, k) units, and the next one begins level a + 1."""
     count = comb(4 + level, 4)
     sizes, _, _ = grow(count, 4)
     assert sizes == [count]
 
 
 def test_write_amplification() -> None:
-    """Of runs of 256 Ki entries: segments of one, four, ten, 40, 100 and 400 million records."""
+    """With runs of 256 Ki entries these are segments of one, four, ten, 40, 100 and 400 million
+    records."""
     assert grow(4, RUNS_MAX)[2] / 4 == 1.0
     assert grow(16, RUNS_MAX)[2] / 16 < 1.6
     assert grow(40, RUNS_MAX)[2] / 40 < 2.0

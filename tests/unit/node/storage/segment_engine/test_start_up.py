@@ -32,7 +32,7 @@ SETTINGS = StoreSettings(
 
 
 class Node:
-    """What outlives a process: a simulated disk, index and control store."""
+    """The parts that outlive a process: a simulated disk, index and control store."""
 
     def __init__(self) -> None:
         self.disk, self.index = SimDisk(), SimIndexDisk()

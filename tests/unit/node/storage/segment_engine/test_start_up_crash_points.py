@@ -103,7 +103,7 @@ def append(disk: Disk, log: LogBuilder, sizes: list[int]) -> None:
 
 
 def positions(log: LogBuilder) -> list[int]:
-    """Where each batch starts, and the end."""
+    """Return the position where each batch starts, and the end."""
     found = [FILE_HEADER_LENGTH]
     for batch in log.batches:
         found.append(found[-1] + len(batch))

@@ -1,4 +1,4 @@
-"""What is not synced of a log, counted by two who know nothing of each other."""
+"""The unsynced bytes of a log are counted by two parts that know nothing of each other."""
 
 from icecore_node.storage.segment_engine.unsynced import Unsynced
 

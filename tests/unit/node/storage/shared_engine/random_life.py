@@ -39,12 +39,12 @@ FAR = 1 << 40
 
 @dataclass
 class Row:
-    """What a control store remembers of a log, and what may be found of it."""
+    """The control store's memory of a log, and the ends that may be found of it."""
 
     log: LogBuilder
     sealed: LogEnd | None = None
     may_end: tuple[int, ...] = ()
-    """After a crash: with so many batches."""
+    """The numbers of batches with which it may end after a crash."""
 
     @property
     def segment_id(self) -> int:
@@ -54,7 +54,7 @@ class Row:
         return KnownLog(self.log.identity, 0, self.sealed)
 
     def keep(self, batches: int) -> None:
-        """It has so many."""
+        """Cut it to this number of batches."""
         self.log.batches = self.log.batches[:batches]
         self.log.tails = self.log.tails[: batches + 1]
         self.may_end = (batches,)
@@ -193,7 +193,8 @@ class Life:
         self.check()
 
     def check_power_cut(self, starts: int = 1) -> None:
-        """Who starts after a power cut at this moment, so many times, finds nothing damaged."""
+        """Start ``starts`` times after a power cut at this moment; no start finds anything
+        damaged."""
         disk, index = copy.deepcopy(self.disk), copy.deepcopy(self.index)
         rng = random.Random(self.rng.random())
         disk.power_cut(rng)
@@ -216,7 +217,7 @@ class Life:
             assert found.headers == row.log.headers()
 
     def check(self) -> None:
-        """What can be read is what was written."""
+        """Check that reads return what was written."""
         for row in self.rows.values():
             log = row.log
             base, end = log.identity.base_offset, log.tail.end_offset
@@ -236,7 +237,7 @@ class Life:
         return sorted(name for name in self.disk.durable_names if name.endswith(".log"))
 
     def at(self, name: str, position: int) -> int | None:
-        """Whose batch lies there."""
+        """Return the segment whose batch lies at this position; None = no segment."""
         for segment_id, log in self.engine._logs.items():
             for run in log.all_runs():
                 end = run.position + run.length
@@ -245,7 +246,7 @@ class Life:
         return None
 
     def judged(self) -> dict[int, FoundLog]:
-        """What a new process finds, whatever it is."""
+        """Return what a new process finds, whatever it is."""
         rows = list(self.rows.values())
         found = self._start([row.known() for row in rows])
         return {row.segment_id: one for row, one in zip(rows, found, strict=True)}
