@@ -1,4 +1,4 @@
-"""Somebody who can reach every port and knows what everybody may ask: it pretends to be a peer.
+"""A client that can reach every port, and knows what everyone may ask; it pretends to be a peer.
 
 Its messages are what a forger or a broken peer would send. Each call answers with the error it
 got, or None; what must hold whatever they answer is the tests' business.

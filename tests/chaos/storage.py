@@ -18,7 +18,7 @@ STORAGE: Final[dict[str, dict[str, Any]]] = {
     "memory": {"engine": MEMORY_ENGINE},
     "tiered": {"tier": "on", "local_retention_ms": 1_000},
 }
-"""By name, settings of the topic."""
+"""Settings of the topic, by the name of the way it is stored."""
 OWN_FILES: Final = ("files",)
 TIERED: Final = ("tiered",)
 """Segments leave the nodes a second after their upload: the cluster has an object store."""

@@ -57,7 +57,7 @@ class FaultyStore:
         self._behind = 0
         self._fault = ""
         self._before = 0
-        """So many requests had met the fault when it began."""
+        """Number of requests that had met the fault when it began."""
         self.struck: Counter[str] = Counter()
         self.settings: Mapping[str, Any] = {}
         """For nodes."""

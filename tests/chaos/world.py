@@ -102,7 +102,7 @@ class World:
         await self.until("whole", lambda: self.observer.settled(TOPIC, nodes), within_s)
 
     async def writes(self, records: int = 300, within_s: float = 30.0) -> None:
-        """So many more records were acknowledged: the cluster works."""
+        """Wait until this number of further records is acknowledged: the cluster works."""
         wanted = self.load.acked + records
 
         async def missing() -> str:

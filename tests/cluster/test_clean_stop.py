@@ -25,7 +25,7 @@ TOPIC = "t"
 ACKS = ("all", "quorum", "leader")
 PARTITIONS = 8
 LOAD = 40
-"""So many records of each partition, at 50 a second, before and after a stop."""
+"""Records of each partition, at 50 a second, before and after a stop."""
 PAUSE_S = 0.02
 STALL_MS_MAX = 10_000.0
 STOP_S_MAX = 25.0

@@ -171,7 +171,7 @@ def test_a_producer_without_the_hashes_is_refused(
 
 
 async def test_clear_records_get_their_hashes_from_the_node(shared_cluster: LocalCluster) -> None:
-    """Whoever has no batch codec need not know of hashes."""
+    """A client without a batch codec need not know of hashes."""
     message = common_pb2.Record(headers=[common_pb2.Header(name="a", value=b"1")], value=b"v")
     async with icecore.Admin(shared_cluster.bootstrap) as admin:
         await admin.create_topic("clear", indexed_headers=("a",), replication_factor=1)

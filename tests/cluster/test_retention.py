@@ -22,7 +22,7 @@ from tests.cluster.traffic import create, numbered, produce, read_all
 SEGMENT_BYTES = 64 << 10
 KEPT_BYTES = 3 * SEGMENT_BYTES
 DISK_ROUNDS = int(os.environ.get("DISK_ROUNDS", "3"))
-"""So many times its size goes onto the small disk."""
+"""Number of times that the small disk is filled with its size."""
 SECONDS_PER_ROUND = 60.0
 """No round takes as long on any machine."""
 

@@ -25,7 +25,7 @@ class World(ABC):
     stall_s: float
     """Longer than any keep-alive of this transport, where a test can wait that long."""
     quiet_s: float = 0.2
-    """After so long without progress a writer counts as waiting."""
+    """Seconds without progress after which a writer counts as waiting."""
 
     @abstractmethod
     async def serve(self, handlers: Handlers, address: str | None = None) -> Server:

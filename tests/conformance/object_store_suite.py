@@ -20,7 +20,7 @@ LARGE_BYTES = 20 << 20
 
 
 class PiecesEndedError(FileNotFoundError):
-    """Whoever makes the pieces gives up, in a way that a store has, too."""
+    """The maker of the pieces gives up, with an error that a store has, too."""
 
 
 async def pieces_of(data: bytes, piece_bytes: int, fail_at: int = -1) -> AsyncIterator[bytes]:

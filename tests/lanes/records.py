@@ -70,7 +70,7 @@ class Records:
                 self.ended.append(Ended(name, outcome, wall_s, cpu_s, reason))
 
     def outcomes(self) -> Counter[str]:
-        """How many tests ended how."""
+        """Return the number of tests with each outcome."""
         return Counter(each.outcome for each in self.ended)
 
 

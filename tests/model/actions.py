@@ -357,7 +357,8 @@ def sealed_as(
 
 
 def seal_unanswered(model: Model, world: World) -> Steps:
-    """Nobody knows whether it was stored: the leader leaves, and asks for recovery (R29)."""
+    """Leave the seal unanswered: the leader cannot know if it was stored, stops, and asks for
+    recovery (R29)."""
     if world.leader.leads and world.leader.roll == SEAL_SENT:
         if model.rules.seal_is_final:
             yield 0, stopped(world)

@@ -124,14 +124,14 @@ def one_isr_member(replies: Mapping[int, FenceReply], segment: Segment) -> Decis
 
 
 def without_isr_clause(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
-    """So many replicas decide that every quorum meets them; records acked by a set smaller than
-    a quorum are forgotten."""
+    """Decide with replicas that every quorum meets. Records acked by a set smaller than a quorum
+    are forgotten."""
     settings = replace(segment.settings, min_insync=segment.settings.quorum)
     return recovery.may_decide(replies, segment.changed(settings=settings))
 
 
 def one_reply(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
-    """Whoever answers first decides."""
+    """Let the first replica that answers decide."""
     return Decision("S3", tuple(replies)) if replies else None
 
 

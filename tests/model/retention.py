@@ -171,7 +171,7 @@ def _copies(state: State, rules: Rules) -> Iterator[State]:
 
 
 def explore(rules: Rules) -> tuple[int, str]:
-    """How many states there are, and what is wrong in the first bad one; empty = nothing."""
+    """Return the number of states, and the problem of the first bad one; empty = none."""
     known: dict[State, None] = {State(): None}
     waiting = [State()]
     while waiting:

@@ -1,4 +1,4 @@
-"""Which steps a configuration has, and what follows from a state: the graph that is searched."""
+"""The steps of a configuration, and the states that follow from one: the graph that is searched."""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ from tests.model.tiering import COPY, KEY, SEGMENT, Rules, explore
 
 
 def publishes_closed(state: ClusterState, upload: tiering.Attempt) -> Change:
-    """Whoever answers last wins, closed or not."""
+    """Publish the last answer, of a closed attempt too."""
     tier = state.tiers.segments.get(SEGMENT)
     if tier is None or SEGMENT not in state.segments:
         return Change()

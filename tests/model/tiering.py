@@ -95,7 +95,8 @@ class Rules:
         state, SEGMENT, WAIT_MS
     )
     uploader_deletes: bool = False
-    """Whoever does not hear that its answer has arrived removes what it has put."""
+    """True = an uploader that does not hear that its answer has arrived removes the objects it has
+    put."""
 
 
 def cluster(state: State) -> ClusterState:
@@ -242,7 +243,7 @@ def _uploads(state: State, rules: Rules) -> Iterator[State]:
 
 
 def _stored(state: State, upload: tuple[int, int]) -> State:
-    """Whoever was asked puts its objects, whatever was decided meanwhile."""
+    """Put the objects of a node that was asked to upload, whatever was decided meanwhile."""
     tier, number = state.tier, upload[0]
     known = [] if tier is None else [tier.attempt, *(e.attempt for e in tier.closed_attempts)]
     return replace(
@@ -287,7 +288,7 @@ def wrong_in(state: State) -> str:
 
 
 def explore(rules: Rules) -> tuple[int, str]:
-    """How many states there are, and what is wrong in the first bad one; empty = nothing."""
+    """Return the number of states, and the problem of the first bad one; empty = none."""
     known: dict[State, None] = {State(): None}
     waiting = [State()]
     while waiting:

@@ -59,7 +59,7 @@ class OrdersRoom:
         return lines
 
     def close(self) -> None:
-        """Nobody goes on."""
+        """Cancel every order, and close the loop."""
         for task in self._tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))

@@ -47,7 +47,7 @@ def node(
 
 @PLACEMENT.command
 def segments(cluster: Cluster, *, on: tuple[int, ...], leader: int, count: int = 1) -> list[str]:
-    """So many segments are on these nodes already."""
+    """Put ``count`` segments on these nodes."""
     for _ in range(count):
         _put(cluster, len(cluster.segments) + 1, Placement(on, leader))
     return []

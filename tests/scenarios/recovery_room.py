@@ -49,7 +49,7 @@ class RecoveryRoom:
     def open(
         self, count: int, replicas: tuple[int, ...], leader: int, settings: SegmentSettings
     ) -> None:
-        """So many nodes are up, and the first segment is ACTIVE."""
+        """Bring ``count`` nodes up, and make the first segment ACTIVE."""
         self.commit(Change((ClusterRecord(b"c" * 16, version=1),)))
         for node_id in range(1, count + 1):
             incarnation = INCARNATION_STEP + node_id

@@ -319,7 +319,7 @@ def fence(world: ReplicaSet, *, on: int, epoch: int) -> list[str]:
 
 @REPLICATION.command
 def roll(world: ReplicaSet, *, why: str) -> list[str]:
-    """Somebody wants the segment sealed."""
+    """Ask the leader to seal the segment."""
     world.lead(into.RollRequested(why))
     return world.printed()
 
@@ -368,7 +368,7 @@ def seal_refused(world: ReplicaSet) -> list[str]:
 
 @REPLICATION.command
 def seal_unanswered(world: ReplicaSet) -> list[str]:
-    """Nobody knows whether the seal was stored."""
+    """Leave it unknown whether the seal was stored."""
     world.lead(into.SealUnknown())
     return world.printed()
 

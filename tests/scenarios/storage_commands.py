@@ -134,7 +134,7 @@ def cut(room: StorageRoom, *, segment: int, to: int) -> list[str]:
 
 @STORAGE.command
 def read(room: StorageRoom, *, segment: int) -> list[str]:
-    """How far a segment can be read from its base."""
+    """Print the offset up to which a segment can be read from its base."""
     offset = 0
     while True:
         data, next_offset = room.store.reader.read(segment, offset, 1 << 20, FAR)

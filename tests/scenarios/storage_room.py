@@ -154,7 +154,7 @@ class StorageRoom:
         return self.store.start_up()
 
     def create(self, count: int) -> None:
-        """So many empty logs, of segments 1, 2, …, which begin at offset 0."""
+        """Create ``count`` empty logs, of segments 1, 2, …, which begin at offset 0."""
         self.logs = {number: LogBuilder(number) for number in range(1, count + 1)}
         identities = [log.identity for log in self.logs.values()]
         errors = self.store.creation.create(identities, dict.fromkeys(self.logs, (b"", 0)))

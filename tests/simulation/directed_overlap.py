@@ -17,7 +17,7 @@ from tests.simulation.plan import Plan
 
 MANY_BYTES = 1 << 40
 UNDER_WAY = 2
-"""So many requests at least, before something happens."""
+"""Minimum number of requests under way before something happens."""
 
 
 def overlapped_plan(seed: int) -> Plan:

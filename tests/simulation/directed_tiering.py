@@ -54,8 +54,9 @@ async def segments_are_tiered(scene: Scene, fault: Fault) -> None:
 
 
 async def _strangers(bucket: SimBucket, patience_s: float) -> None:
-    """Somebody removes an object of the oldest records, alters one of the next, and the provider's
-    version of both comes back in the end: until then reads of them fail, and none is wrong."""
+    """Remove an object of the oldest records, and alter one of the next, as a program outside the
+    cluster. In the end the provider's version of both comes back. Until then reads of them fail,
+    and none is wrong."""
     until_s = asyncio.get_running_loop().time() - patience_s
     old = {key for at_s, key, _ in bucket.changes if at_s < until_s}  # published by now
     names = (".parquet", ".batches")

@@ -243,7 +243,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._collect_timers()
 
     def _on_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Nobody handled this exception: a bug, unless the process is dead."""
+        """Note an exception that no task handled: a bug, unless the process is dead."""
         future = context.get("future")
         process = future.process if isinstance(future, SimTask) else PROCESS.get()
         if process is not None and not process.alive:

@@ -90,7 +90,7 @@ class Machine:
         self.raise_costs((*SYNCS, "control commit"), SYNC_COST * delay_s)
 
     def raise_costs(self, operations: Iterable[str], cost_s: float) -> None:
-        """Each of these takes so long from now on."""
+        """Set the cost of each of these operations from now on, in seconds."""
         self.costs_s.update(dict.fromkeys(operations, cost_s))
 
     def heal(self, delay_s: float) -> None:

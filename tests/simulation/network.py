@@ -122,7 +122,7 @@ class SimNetwork:
         return EPHEMERAL_PORT + self.loop.next_serial()
 
     def move_away(self, address: str) -> None:
-        """Whoever listens there is not found any more; its connections stay."""
+        """Hide the server that listens there; its connections stay."""
         self._listeners.pop(address, None)
 
     # --- links --------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class SimBucket:
         self.objects[key] = bytes(data)
 
     def damage(self, key: str, *, is_removal: bool) -> None:
-        """Somebody else removes or alters an object; the provider keeps the version before that."""
+        """Remove or alter an object from outside; the provider keeps the version before that."""
         self.versions[key] = self.objects[key]
         if is_removal:
             del self.objects[key]

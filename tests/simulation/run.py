@@ -30,14 +30,14 @@ SUMMED = (
 )
 TWICE_EACH = 10
 STAGED_EACH = 10
-"""A swarm has one staged world after so many seeds."""
+"""Seeds of a swarm per staged world."""
 LOOKUPS_EACH = 3
 """In a swarm, one of this many seeds has a program that looks records up."""
 PROGRESS_S = 5.0
 SHRUNK_MAX = 3
 """Seeds of one run whose faults are shrunk; each takes up to 40 runs of its seed."""
 MARKED_SEEDS_MIN = 100
-"""A run of so many seeds must hit every mark."""
+"""Minimum number of seeds from which a run must hit every mark."""
 DROPPED = ("simulated loop is closed", "no running event loop")
 """Messages of tasks that are thrown away with their world."""
 

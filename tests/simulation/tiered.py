@@ -75,8 +75,9 @@ class TieredTopic:
         self._merging: asyncio.Task[None] | None = None
         keep_s = timing(plan.knobs).tier_closed_keep_ms / 1000
         self._is_overslept = any(each.lasts_s > keep_s for each in plan.faults)
-        """Whoever is paused for longer than attempts are remembered may put what nobody sweeps
-        (R89): a day, but in these worlds seconds."""
+        """True = a fault may pause a node for longer than attempts are remembered: the objects it
+        puts then are never swept (R89). Attempts are remembered for a day, in these worlds for
+        seconds."""
 
     async def live(self) -> None:
         """Be made, and be written, read and merged from then on."""
@@ -88,7 +89,7 @@ class TieredTopic:
         self._merging = process.spawn(self._merge_now_and_then(admin))
 
     async def _merge_now_and_then(self, admin: Admin) -> None:
-        """Somebody has small segments put together, sometimes by two calls at once."""
+        """Merge small segments now and then, sometimes by two calls at once."""
         while True:
             await asyncio.sleep(self._rng.uniform(0.2, 2.0))
             try:

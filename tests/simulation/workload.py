@@ -71,7 +71,7 @@ class Traffic:
 
     def __init__(self, world: "World", topic: str, plan: Plan) -> None:
         self.partitions = plan.partitions
-        """So many are sent to; grows."""
+        """Number of partitions that records are sent to; it grows."""
         self._world = world
         self._topic = topic
         self._plan = plan

@@ -196,7 +196,7 @@ class FakeCluster:
         return self.add_partitions(name, partitions)
 
     def add_partitions(self, name: str, count: int) -> list[FakePartition]:
-        """So many more; the new ones."""
+        """Add ``count`` partitions to a topic, and return the new ones."""
         nodes, found = list(self.addresses), self.topics[name]
         if found:
             self.earlier_partitions[name].append(len(found))

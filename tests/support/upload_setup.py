@@ -93,7 +93,7 @@ class UploadNode(QueryNode):
         self.uploads._work = HeavyWork(executor)
 
     def wait(self, **waits: int) -> None:
-        """From now on the node waits so long, and as usual where nothing is said."""
+        """Set these waits of the node from now on; the other waits get their defaults."""
         cast(Any, self.context.settings).timing = NodeTiming(**waits)
 
     def sim_table(self, cluster_id: bytes, topic_id: bytes, topic: str) -> Table:

@@ -1,4 +1,4 @@
-"""Only some systems have the machine while one of them is measured."""
+"""One system at a time has the machine; the others are stopped or held."""
 
 import sys
 from collections.abc import Iterator

@@ -78,7 +78,8 @@ NODE_WAITS = {
 
 
 def test_the_defaults_are_known() -> None:
-    """Whoever changes one has to do it here, too: measurements and documents rely on them."""
+    """A change of a default must be repeated here: measurements and documents rely on the
+    defaults."""
     assert CoordinatorTiming().model_dump() == COORDINATOR_WAITS
     assert WaitSettings().model_dump() == COMMON_WAITS
     assert NodeTiming().model_dump() == NODE_WAITS

@@ -122,7 +122,8 @@ async def test_a_lone_append_is_synced_by_the_loop_at_the_end_of_its_turn() -> N
 
 
 async def test_a_worker_is_not_woken_before_the_end_of_the_turn() -> None:
-    """Whoever wakes it shares the interpreter with it: what followers get would leave later."""
+    """A thread that wakes it shares the interpreter with it: messages to followers would leave
+    later."""
     bench = Bench(limit_ms=0)
     handed_over: list[Any] = []
     submit = bench.worker._queue.submit

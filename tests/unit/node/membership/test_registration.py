@@ -1,4 +1,5 @@
-"""Nobody is answered before the coordinator has said who this process is and what its disk is."""
+"""A node answers no call before the coordinator has said which process it is and what its disk
+is."""
 
 import asyncio
 from collections.abc import Callable

@@ -338,7 +338,7 @@ async def test_damage_makes_the_answer_incomplete_and_the_replica_unknown(
 async def test_nothing_is_said_of_what_lies_behind_the_segments_that_were_named(
     node: QueryNode, newest_first: bool
 ) -> None:
-    """Whoever asks knows the second segment as the last one, and this node the third."""
+    """The caller knows the second segment as the last one, and this node knows the third."""
     asked = [data_pb2.QueryPartition(segment_ids=[1, 2])]
     for max_count in (100, 2):
         pages = await node.pages(
@@ -355,7 +355,7 @@ async def test_nothing_is_said_of_what_lies_behind_the_segments_that_were_named(
 async def test_nothing_is_searched_where_all_named_segments_lie_below_the_range(
     node: QueryNode, newest_first: bool
 ) -> None:
-    """Whoever asks takes the second segment for the one that takes appends."""
+    """The caller takes the second segment for the one that takes appends."""
     asked = [data_pb2.QueryPartition(segment_ids=[1, 2], from_offset=17)]
     page = await node.query(filter=A, partitions=asked, newest_first=newest_first)
     (result,) = page.partitions

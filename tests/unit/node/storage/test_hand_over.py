@@ -82,7 +82,7 @@ class Node:
         return row.engine
 
     def check(self) -> None:
-        """Whoever keeps the log, all of it is there."""
+        """Check that all of the log is there, in whichever engine it lies."""
         assert read_all(self.store, self.log) == b"".join(self.log.batches)
         assert self.store.reader.tail(1) == self.log.tail
 

@@ -104,7 +104,7 @@ class Life:
         return self.store.start_up()
 
     def live_for(self, operations: int | None) -> None:
-        """Until so many more changes of one of the disks; None = for ever."""
+        """Let the process live for this many changes of one of the disks; None = for ever."""
         for disk in self.disks:
             disk.faults.operations_to_live = None
         mortal = self.disks[0] if len(self.disks) == 1 else self.rng.choice(self.disks)

@@ -22,7 +22,7 @@ class Gate:
         self._open.set()
         self.arrived = threading.Semaphore(0)
         self.failures = 0
-        """So many of the next ones fail."""
+        """Number of the next syncs that fail."""
 
     def close(self) -> None:
         self._open.clear()

@@ -158,7 +158,7 @@ async def test_a_good_object_of_another_segment() -> None:
 
 
 async def test_other_records_under_right_hashes() -> None:
-    """Whoever encoded it has lost or changed records: only the content digest tells."""
+    """The encoder has lost or changed records: only the content digest tells."""
     async with tiered(source_of(flights(6))) as it:
         sealed = replace(it.manifest, content_digest=b"\x01" + bytes(32))
         segment = TieredSegment(it.store, sealed, it.executor)

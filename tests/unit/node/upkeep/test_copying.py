@@ -66,7 +66,7 @@ class Node:
 
 
 async def test_an_order_that_is_older_than_the_drop_of_its_copy_makes_none() -> None:
-    """Nobody would ever hear of that copy, so nobody would have it removed."""
+    """The coordinator would never hear of that copy, so it would never have it removed."""
     node = Node()
     node.orders.note_dropped(SegmentId(7), 5)
     for version in (4, 5):

@@ -1,4 +1,4 @@
-"""Whoever does not answer is followed by the next one, given or met, and nobody is left out."""
+"""After a server that does not answer comes the next one, given or met; none is left out."""
 
 from icecore.client.cluster.bootstrap import Bootstrap
 from icecore.client.cluster.connection import Connection

@@ -52,7 +52,7 @@ class Servers:
         return True
 
     def meet(self, *_: Any) -> None:
-        """Nobody is called by address."""
+        """Do nothing: no server is called by address."""
 
 
 async def believed(servers: Servers) -> tuple[bytes, Metadata]:

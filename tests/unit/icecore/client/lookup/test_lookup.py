@@ -890,7 +890,7 @@ async def test_a_page_that_does_not_come_to_the_segment_that_took_appends(
 async def test_a_page_that_ended_with_nothing_claims_nothing_of_what_the_question_gave(
     cluster: FakeCluster, asked: dict[str, Any]
 ) -> None:
-    """Nobody could search the partition before the time of the first page was over."""
+    """No node could search the partition before the time of the first page was over."""
     cluster.add_topic("t")
     is_away = [True]
 

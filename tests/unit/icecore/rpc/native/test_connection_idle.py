@@ -34,7 +34,7 @@ class Caller:
         self.pinged_s: list[float] = []
 
     def waits(self, seconds: float) -> None:
-        """Somebody waits so long for one answer, which comes then."""
+        """Let a caller wait this many seconds for one answer, which then comes."""
         call_id = self.calls.start("/t.T/wait", b"", 3600, lambda outcome: None)
         self.calls._newest_s = began_s = self.now_s
         while self.now_s < began_s + seconds:

@@ -1,4 +1,4 @@
-"""Bytes to frames: however they are cut, whatever is wrong with them, whoever is refused."""
+"""Bytes become frames, however they are cut; wrong bytes and refused peers end in errors."""
 
 import random
 import struct

@@ -111,7 +111,7 @@ def positions(log: LogBuilder) -> list[int]:
 
 
 def whole_prefix(log: LogBuilder, data: bytes) -> int:
-    """How many batches from the start are in the image as they were written."""
+    """Return the number of batches from the start that are in the image as they were written."""
     for number, (batch, start) in enumerate(zip(log.batches, positions(log), strict=False)):
         if data[start : start + len(batch)] != batch:
             return number
@@ -189,7 +189,7 @@ def test_every_crash_point_of_the_last_group(
 
 
 def test_the_high_watermark_of_a_torn_tail_is_kept(disk: Disk) -> None:
-    """Somebody may have seen it: the tripwire compares it with the end that is decided."""
+    """A reader may have seen it: the tripwire compares it with the end that is decided."""
     log = confirmed(disk)
     append(disk, log, [100])
     append(disk, log, [100, 100, 100])
