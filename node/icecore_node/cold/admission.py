@@ -1,4 +1,4 @@
-"""How many reads of object storage go on at once, and how many may wait for that.
+"""Limits on the reads of object storage that run at once, and on those that wait.
 
 They take seconds where a read of a disk takes milliseconds, and each holds a row group. So they
 have threads and places of their own: however many clients read old records, a produce or a fetch
@@ -20,7 +20,7 @@ WAITING_MAX: Final = 256
 _RETRY_MS_MIN: Final = 50
 _RETRY_MS_MAX: Final = 5_000
 _NEWEST_PART: Final = 0.2
-"""Of the mean duration."""
+"""Weight of the newest read in the moving mean duration."""
 
 
 class Admission:
@@ -43,7 +43,8 @@ class Admission:
 
     @property
     def is_idle_enough(self) -> bool:
-        """Whether something that nobody waits for may take a place: half of them are free."""
+        """Whether a read ahead may take a place: no read waits, and at least half the places are
+        free."""
         return not self._waiting and 2 * self._running < self._running_max
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What was read of object storage, kept for whoever asks next: parsed in memory, raw on disk.
+"""Cache of bytes read from object storage: parsed in memory, raw on disk.
 
 Both have a budget, and in both manifests, footers and parts of indexes outlive row groups: they
 are small, and nothing is found without them. Readers who want the same thing at the same time
@@ -16,7 +16,8 @@ from icecore_node.ports import Executor
 T = TypeVar("T")
 
 PINNED_PART_MAX: Final = 0.75
-"""Of the memory: without room for some row groups nothing could be read ahead."""
+"""Maximum share of the memory for pinned values. The rest stays free for row groups, so that
+reading ahead works."""
 _Kept: TypeAlias = OrderedDict[Hashable, tuple[Any, int]]
 """Values and their bytes by key; the longest unused first."""
 
@@ -26,8 +27,8 @@ class ColdCache:
 
     Args:
         disk: Keeps raw bytes; None = nothing does.
-        memory_bytes: Of what is kept parsed.
-        executor: For the disk.
+        memory_bytes: Maximum size of all parsed values.
+        executor: Runs reads and writes of the disk cache.
     """
 
     def __init__(self, disk: DiskCache | None, memory_bytes: int, executor: Executor) -> None:
@@ -69,7 +70,7 @@ class ColdCache:
         return await self._once(key, made)
 
     def here(self, key: Hashable) -> Any:
-        """What is in memory under a key; None without."""
+        """Return the value in memory under a key, or None."""
         found = self._pinned.get(key) or self._blocks.get(key)
         return None if found is None else found[0]
 
@@ -96,13 +97,13 @@ class ColdCache:
         return await self._once(("raw", key), made)
 
     def forget(self, is_meant: Callable[[Hashable], bool]) -> None:
-        """What is in memory under these keys counts for nothing any more."""
+        """Drop the values in memory whose keys meet the condition."""
         for key in [each for kept in (self._blocks, self._pinned) for each in kept]:
             if is_meant(key):
                 self.forget_key(key)
 
     def forget_key(self, key: Hashable) -> None:
-        """The same of one key."""
+        """Drop the value in memory under one key, if there is one."""
         for kept in (self._blocks, self._pinned):
             if key in kept:
                 freed = kept.pop(key)[1]
@@ -110,7 +111,7 @@ class ColdCache:
                 self._pinned_bytes -= freed if kept is self._pinned else 0
 
     async def drop_raw(self, key: str) -> None:
-        """What is on disk under this key counts for nothing any more."""
+        """Drop the bytes on disk under this key."""
         if self._disk is not None:
             await self._executor.run(self._disk.drop, key)
 
@@ -122,7 +123,8 @@ class ColdCache:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Not ended by who began it: others may wait for it."""
+        """Run ``make`` once for all callers that want this key now. A caller that is cancelled does
+        not end it."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.get_running_loop().create_task(make())

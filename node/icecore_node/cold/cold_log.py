@@ -46,7 +46,7 @@ Held: TypeAlias = "RowBatches | RawPart"
 
 
 class RawPart:
-    """Batches as they were stored. As ``RowBatches``."""
+    """Batches as they were stored, with the same methods as ``RowBatches``."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -59,26 +59,26 @@ class RawPart:
         return len(self._batches)
 
     def appended_ms(self, at: int) -> int:
-        """When the leader took it."""
+        """Return the append timestamp of a batch."""
         return self._batches[at][1].append_timestamp_ms
 
     def batch(self, at: int) -> bytes:
-        """One of them."""
+        """Return the bytes of one batch."""
         start, header = self._batches[at]
         return self._data[start : start + header.batch_length]
 
 
 class ColdLog:
-    """What searches read of a log and of its index (``serving/log_search.py``). Steps only, and the
-    loop between two of them.
+    """Log and index of one tiered segment, as searches read them (``serving/log_search.py``). Used
+    by the steps of a search on a thread, and by the loop between two steps.
 
     Args:
-        manifest: Of the copy that is read.
+        manifest: Manifest of the copy that is read.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self._held: OrderedDict[int, Held] = OrderedDict()
-        """By base offset, the last used behind."""
+        """Parts read so far, by base offset; the last used comes last."""
         self._index_parts: dict[ByteRange, bytes] = {}
         self._refused_spans: list[ByteRange] = []
         self._index_refused = ""
@@ -97,7 +97,7 @@ class ColdLog:
     # --- what the loop brings -------------------------------------------------------------------
 
     def take_part(self, part: Part, held: Held) -> None:
-        """It was read."""
+        """Keep a part that was read; drop the longest unused beyond ``PARTS_MAX``."""
         self._held[part.base_offset] = held
         while len(self._held) > PARTS_MAX:
             self._held.popitem(last=False)
@@ -112,7 +112,7 @@ class ColdLog:
         self._index_refused, self._index_parts, self._index = why, {}, None
 
     def take_refused(self) -> list[ByteRange]:
-        """Which bytes of the index object turned out to be damaged since the last call."""
+        """Return the ranges of the index object found damaged since the last call."""
         refused, self._refused_spans = self._refused_spans, []
         return refused
 
@@ -144,14 +144,15 @@ class ColdLog:
         return gathered(held, offset, max_bytes, end_offset)
 
     def floor(self, offset: int) -> int:
-        """Where the part begins that ends at an offset, or holds it: a read never needs two."""
+        """Return the base offset of the last part that begins before this offset. A read that ends
+        at the offset never needs an earlier part."""
         return self._parts[bisect_left(self._parts, offset, key=_base) - 1].base_offset
 
     def _part_at(self, offset: int) -> Part:
-        """What holds an offset.
+        """Return the part that holds an offset.
 
         Raises:
-            OffsetOutOfRangeError: Nothing of this segment does.
+            OffsetOutOfRangeError: The offset is outside this segment.
         """
         facts = self.manifest.facts
         if not facts.base_offset <= offset < facts.end_offset:
@@ -163,12 +164,14 @@ class ColdLog:
 
     @property
     def index_start(self) -> ByteRange | None:
-        """What every search reads first of the index object; None without one."""
+        """Range of the index object that every search reads first; None when the copy has no
+        index."""
         index = self.manifest.index
         return None if index is None else self._index_span(FIRST_READ_BYTES, 0)
 
     def _index_span(self, length: int, position: int) -> ByteRange:
-        """What to read of the index object to have some bytes of it; fewer at its end."""
+        """Return the range of the index object to read for these bytes: all of it when it is small.
+        The range is shorter at the object's end."""
         index = self.manifest.index
         assert index is not None, "only asked with an index"
         if index.size_bytes <= WHOLE_INDEX_BYTES:
@@ -176,7 +179,7 @@ class ColdLog:
         return position, min(position + length, index.size_bytes)
 
     def summary(self, _: SegmentId) -> IndexSummary:
-        """What the manifest says; nothing is read."""
+        """Summarise the index from the manifest alone, without a read."""
         groups, index = self.manifest.row_groups, self.manifest.index
         times: OffsetRange | None = None
         if groups and not self.manifest.raw_batches:
@@ -224,7 +227,8 @@ class ColdLog:
         return index
 
     def _index_bytes(self, length: int, position: int) -> bytes:
-        """Of the index object; fewer at its end."""
+        """Return bytes of the index object; fewer at its end. Raises NotHere when they were not
+        read yet."""
         span = self._index_span(length, position)
         data = self._index_parts.get(span)
         if data is None:

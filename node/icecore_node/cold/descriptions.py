@@ -1,4 +1,4 @@
-"""What metadata say of tiered segments, asked of the coordinator and kept for a while.
+"""Metadata of published copies of segments, asked of the coordinator and cached for a limited time.
 
 A published copy does not change, but it may be replaced (another attempt) and goes with the last of
 its records. So an answer is asked for again when it is old, and at once when its objects turn out
@@ -43,13 +43,13 @@ class _Known:
 
 
 class Descriptions:
-    """By segment. Loop only.
+    """Cache of the coordinator's answers, by segment. Loop only.
 
     Args:
-        ask: The coordinator, of one segment; it gathers what is asked at once.
+        ask: Asks the coordinator about one segment; requests made at the same time share a call.
         clock: Says how old an answer is.
-        timing: Says how old one may be. Deletions are heard of so late; and who asks again and
-            again for a copy that does not exist asks us only.
+        timing: Says how old an answer may be. Deletions are noticed this late. A refusal is kept as
+            well, so repeated requests for a missing copy do not reach the coordinator.
     """
 
     def __init__(self, ask: Ask, clock: Clock, timing: NodeTiming) -> None:
@@ -65,8 +65,9 @@ class Descriptions:
         """The published copy of a segment.
 
         Args:
-            segment_id: Of which segment.
-            newer_than: What was known did not hold: ask, whatever its age.
+            segment_id: The segment.
+            newer_than: A description that proved wrong. If it is still the cached one, the
+                coordinator is asked again, whatever its age.
 
         Raises:
             NotReplicaError: There is no such segment (any more), or no published copy of it.

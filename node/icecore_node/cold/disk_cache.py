@@ -27,7 +27,7 @@ from icecore_node.storage.files.locks import Lock
 FOLDER: Final = "cold"
 VERSION: Final = 1
 FREE_MIN_PART: Final = 20
-"""Of the disk: what is free beside the cache is for records."""
+"""Share of the disk that the cache leaves free for records: one part in this many."""
 _MAGIC: Final = b"icec"
 _HEADER: Final = struct.Struct("<4sHHQ32s")
 _UNFINISHED: Final = ".new"
@@ -42,7 +42,7 @@ class DiskCache:
 
     Args:
         files: The data folder.
-        bytes_max: Of all entries; 0 = none are kept.
+        bytes_max: Maximum size of all entries; 0 = none are kept.
     """
 
     def __init__(self, files: FileSystem, bytes_max: int) -> None:
@@ -53,9 +53,9 @@ class DiskCache:
             _BLOCK: OrderedDict(),
             _PINNED: OrderedDict(),
         }
-        """By kind, file names and lengths; the longest unused first."""
+        """Lengths of entries by file name, for each kind; the longest unused comes first."""
         self._names: dict[str, str] = {}
-        """By what a file name begins with."""
+        """File names of entries by their stem, the hash of the key."""
         self._is_open = False
         self.size_bytes = 0
 
@@ -122,7 +122,7 @@ class DiskCache:
             event(_log, logging.WARNING, "cold_cache_unreadable", file=FOLDER, error=error)
 
     def _touch(self, key: str) -> str | None:
-        """Its file name; it is the newest now."""
+        """Return the file name of a key and mark it as the last used; None without an entry."""
         name = self._names.get(_stem(key))
         if name is not None:
             self._entries[name[-2:]].move_to_end(name)
@@ -179,7 +179,7 @@ def _stem(key: str) -> str:
 
 
 def _length_of(name: str) -> int | None:
-    """What a file name says of its length; None when it is none of ours."""
+    """Return the length in a file name; None when the file is not an entry of this cache."""
     stem, _, rest = name[:-2].partition("-")
     is_ours = len(stem) == 40 and rest.isdecimal() and name[-2:] in (_BLOCK, _PINNED)
     return int(rest) if is_ours else None
@@ -192,7 +192,7 @@ def _encode(key: str, content: bytes) -> bytes:
 
 
 def _content(encoded: bytes, key: str) -> bytes | None:
-    """None when it is not what was put under this key."""
+    """Return an entry's content; None when it is not what was put under this key."""
     if len(encoded) < _HEADER.size:
         return None
     magic, version, key_length, length, digest = _HEADER.unpack_from(encoded)

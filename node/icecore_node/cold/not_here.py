@@ -1,4 +1,4 @@
-"""What a step of a search raises that needs something of object storage which is not here yet.
+"""Exception of a search step that needs bytes of object storage that were not read yet.
 
 A file of its own, because searches, which know nothing of object storage, need only this: nodes
 without an object store have none of its libraries.
@@ -15,8 +15,8 @@ Part: TypeAlias = "RowGroup | RawBatch"
 
 
 class NotHere(Exception):
-    """A part, or some bytes of the index object, must be read before the step goes on. Nobody but
-    who makes steps ever sees it."""
+    """A part, or some bytes of the index object, must be read before the step goes on. Only code
+    that runs such steps sees it."""
 
     def __init__(self, wanted: "Part | ByteRange") -> None:
         super().__init__(str(wanted))

@@ -31,10 +31,10 @@ class CachedObjects:
     Raises TieredDamageError for what is not what was published.
 
     Args:
-        store: Where they are.
+        store: The object store that has the objects.
         cache: Keeps what was read.
         manifest: Says what they hash to.
-        executor: For hashes.
+        executor: Computes hashes of large ranges.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CachedObjects:
         return await self._store.head(key)
 
     async def drop(self, key: str, start: int, end: int) -> None:
-        """What is kept of this range does not parse."""
+        """Drop the cached bytes of this range: they do not parse."""
         await self._cache.drop_raw(_name(key, start, end))
 
     async def _range(self, key: str, start: int, end: int) -> bytes:
@@ -87,7 +87,7 @@ class CachedObjects:
         return data
 
     async def _hash(self, data: bytes) -> bytes:
-        """On a thread where it takes longer than to go there."""
+        """Hash the bytes: large ones on a thread, small ones here, which takes less time."""
         if len(data) < _HASHED_HERE_BYTES:
             return hashlib.sha256(data).digest()
         return await self._executor.run(_hash_of, data)

@@ -1,4 +1,4 @@
-"""What a node is given for reads of object storage. Light to import: most nodes have none."""
+"""Ports that a node needs for reads of object storage. Light to import: most nodes have none."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from icecore_node.ports import Executor, FileSystem
 
 @dataclass(frozen=True, slots=True)
 class ColdPorts:
-    """Of one node."""
+    """Ports of one node's cold reads."""
 
     executor: Executor
     """Threads for these alone: no read of a local disk waits behind them."""
     files: FileSystem
-    """Where the cache may have a folder."""
+    """File system in which the disk cache keeps its folder."""

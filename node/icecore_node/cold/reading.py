@@ -48,9 +48,9 @@ from icecore_node.tiering.row_batches import ROW_COLUMNS, RowBatches
 from icecore_node.tiering.tiered_segment import TieredSegment, open_tiered
 
 MANIFEST_MEMORY_PART: Final = 4
-"""A parsed manifest takes so many times the bytes of its JSON."""
+"""Factor: a parsed manifest takes this many times the bytes of its JSON."""
 AHEAD_PARTS: Final = 3
-"""Read ahead of a scan: so many row groups, or MiB of batches as they were stored."""
+"""Number of parts (row groups, or batches as they were stored) to read ahead of a scan."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,9 +67,9 @@ class ColdCopy:
     tiered: TieredSegment
     objects: CachedObjects
     last_end_offset: int = -1
-    """Of the part that was read last: who reads the next one probably reads on."""
+    """End offset of the part that was read last. A read that begins there looks like a scan."""
     ahead_end_offset: int = -1
-    """Of what was read ahead."""
+    """End offset of the last part read ahead; -1 = none."""
 
     @property
     def segment(self) -> Segment:
@@ -79,7 +79,7 @@ class ColdCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdParts:
-    """What a ``ColdReading`` is made of."""
+    """The parts of a ``ColdReading``."""
 
     store: ObjectStore
     descriptions: Descriptions
@@ -92,7 +92,7 @@ class ColdParts:
 
 
 _Read: TypeAlias = Callable[[ColdCopy, Part], Awaitable[object]]
-"""Of a part, into the cache."""
+"""Function that reads a part of a copy into the cache."""
 
 
 class ColdReading:
@@ -106,7 +106,8 @@ class ColdReading:
 
     @property
     def is_idle_enough(self) -> bool:
-        """Whether something may be read that perhaps nobody wants."""
+        """Whether reading ahead is allowed: no read waits, and at least half the places are
+        free."""
         return self._parts.admission.is_idle_enough
 
     async def describe(self, segment_id: SegmentId) -> Segment:
@@ -167,7 +168,7 @@ class ColdReading:
         return await self._tried(segment_id, work)
 
     async def open_log(self, segment_id: SegmentId) -> ColdLog:
-        """For a search, whose steps are made with ``step``."""
+        """Open a published segment for a search; ``step`` runs the steps of that search."""
 
         async def work(copy: ColdCopy) -> ColdLog:
             log = ColdLog(copy.manifest)
@@ -207,7 +208,8 @@ class ColdReading:
         return await self._heavy_work.run(UNCOMPRESSED_BYTES_CAP, function, *args)
 
     async def _tried(self, segment_id: SegmentId, work: Callable[[ColdCopy], Awaitable[T]]) -> T:
-        """In a place of its own, and once more with what metadata say by then."""
+        """Do the work within one place of the admission. On damage, ask the coordinator for a newer
+        description and try once more."""
         parts = self._parts
         async with parts.admission.place():
             parts.metrics.cold_reads.inc()
@@ -286,7 +288,7 @@ class ColdReading:
         return frame
 
     def _look_ahead(self, copy: ColdCopy, part: Part, read: _Read) -> None:
-        """The next parts are read ahead when this looks like a scan."""
+        """Read the next parts ahead when this part continues a scan."""
         is_scan = part.base_offset in (copy.last_end_offset, copy.segment.base_offset)
         if not is_scan and part.end_offset != copy.last_end_offset:
             copy.ahead_end_offset = -1  # somewhere else
@@ -295,7 +297,8 @@ class ColdReading:
             self._read_ahead(copy, part.end_offset, read)
 
     def _read_ahead(self, copy: ColdCopy, start: int, read: _Read) -> None:
-        """Some parts from an offset on, those that are not under way."""
+        """Start reads of the next parts from an offset on, except parts that were read ahead
+        already."""
         end = copy.manifest.facts.end_offset
         for _ in range(AHEAD_PARTS):
             if start >= end or not self._parts.admission.is_idle_enough:
@@ -307,7 +310,7 @@ class ColdReading:
                 self._parts.tasks.start(self._ahead(copy, part, read))
 
     async def _ahead(self, copy: ColdCopy, part: Part, read: _Read) -> None:
-        """Nobody waits for it, so nobody hears what went wrong: who reads there does."""
+        """Read a part ahead. Errors are only logged: a reader of this part meets them itself."""
         try:
             async with self._parts.admission.place():
                 await read(copy, part)
@@ -353,7 +356,8 @@ class ColdReading:
         return await self._parts.executor.run(cut)
 
     async def _drop_refused(self, copy: ColdCopy, log: ColdLog) -> None:
-        """What does not parse may have been altered on its way here: let it be read again."""
+        """Drop the cached ranges of the index that do not parse, so that they are read again. They
+        may have been altered on their way here."""
         index = copy.manifest.index
         for start, end in log.take_refused():
             assert index is not None, "only read with an index"

@@ -13,19 +13,19 @@ from icecore_node.tiering.manifest import RawBatch, RowGroup, SegmentFacts
 FRAME_BYTES_MAX: Final = BATCH_BYTES_CAP
 """As stored; a larger row group is cut into batches."""
 _AROUND_BYTES: Final = 4096
-"""More than a header and a footer of one row group take."""
+"""Upper bound on the size of a header and a footer of one row group."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFrame:
-    """One of them, stamped."""
+    """A row group in its stamped frame, ready to send."""
 
     buffers: list[Buffer]
     length_bytes: int
 
 
 def is_framed(part: RowGroup | RawBatch) -> TypeGuard[RowGroup]:
-    """Whether it goes out as it lies: batches that have no rows do so anyway."""
+    """Whether the part is a row group small enough to be sent as it lies. A raw batch is not."""
     return isinstance(part, RowGroup) and part.end - part.start <= FRAME_BYTES_MAX
 
 
@@ -35,12 +35,12 @@ def framed_bytes(group: RowGroup) -> int:
 
 
 def row_frame(file: Sequence[Buffer], group: RowGroup, facts: SegmentFacts) -> RowFrame:
-    """Blocking: computes a CRC of all of it.
+    """Put a row group into the frame of a batch. Blocking: computes a CRC of all of it.
 
     Args:
         file: The row group as a Parquet file of its own.
-        group: What the manifest says of it.
-        facts: Whose rows these are.
+        group: The manifest's description of the row group.
+        facts: The segment of the row group.
     """
     times_ms = group.min_timestamp_ms, group.max_timestamp_ms
     head, body = row_group.frame(file, group.records, times_ms)

@@ -13,13 +13,13 @@ from icecore_node.tiering.object_store import ObjectStore
 def make_cold_reading(
     context: NodeContext, store: ObjectStore, ports: ColdPorts, ask: Ask
 ) -> ColdReading:
-    """As the settings say.
+    """Assemble cold reads as the settings say.
 
     Args:
-        context: Of the node.
-        store: What it reads.
-        ports: Its own.
-        ask: The coordinator.
+        context: Context of the node.
+        store: The object store to read.
+        ports: Ports for cold reads alone.
+        ask: Asks the coordinator about a segment.
     """
     settings = context.settings
     disk = DiskCache(ports.files, settings.cold_cache_bytes) if settings.cold_cache_bytes else None

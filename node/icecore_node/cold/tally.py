@@ -1,4 +1,4 @@
-"""What one request has asked of object storage, counted where the requests are made.
+"""Counts of the requests to object storage that one request caused.
 
 A read shared by several requests counts for the one that began it. The tally is found through the
 context of the running task, because between the two lie parts that know of no requests.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Tally:
-    """Of one request."""
+    """Number and bytes of the reads of object storage that one request caused."""
 
     requests: int = 0
     length_bytes: int = 0
