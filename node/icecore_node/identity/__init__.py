@@ -1,1 +1,2 @@
-"""What all parts of one running node share: its ports, who it is, its peers, its lease."""
+"""State that all parts of one running node share: what its next heartbeat says, its lease, its
+waiting readers."""

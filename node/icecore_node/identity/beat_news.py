@@ -1,4 +1,4 @@
-"""What the next heartbeat has to say, collected from whoever knows it.
+"""Contents of the next heartbeat, collected from the parts of the node.
 
 A heartbeat takes all of it; what is said again after a broken stream is what still holds then
 (``Standing``), not what was lost on the way.
@@ -12,30 +12,31 @@ from icecore.model import SegmentId
 
 
 class LedLog(NamedTuple):
-    """How far a segment is that this node leads."""
+    """High watermark and length of a segment that this node leads."""
 
     high_watermark: int
     length_bytes: int
-    """Of what is durable here."""
+    """Length of the durable part of the log here."""
 
 
 class Standing(NamedTuple):
-    """How things are on this node."""
+    """State of this node, sent in the first heartbeat of each stream."""
 
     unknown_ids: list[SegmentId]
     """Segments whose copy here counts for nothing."""
     led: dict[SegmentId, LedLog]
-    """By segment."""
+    """Logs that this node leads, by segment."""
     fenced_ids: Sequence[SegmentId] = ()
     """ACTIVE segments that a promise keeps this node out of."""
 
 
 @dataclass(slots=True)
 class News:
-    """For one heartbeat. Ids in the order in which they were reported, each once."""
+    """Changes to report in one heartbeat. Ids are in the order in which they were reported, each
+    once."""
 
     led: dict[SegmentId, LedLog] = field(default_factory=dict)
-    """By segment."""
+    """Logs that this node leads and that have changed, by segment."""
     unknown: dict[SegmentId, None] = field(default_factory=dict)
     disputed: dict[SegmentId, None] = field(default_factory=dict)
     fenced: dict[SegmentId, None] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class BeatNews:
         return news
 
     def watermark_moved(self, segment_id: SegmentId, log: LedLog) -> None:
-        """Of a segment led here."""
+        """Report the new high watermark and length of a segment led here."""
         self._news.led[segment_id] = log
 
     def report_unknown(self, segment_id: SegmentId) -> None:

@@ -15,7 +15,7 @@ class Lease:
         self._sequence = 0
         self._sent_at_ms: dict[int, float] = {}
         self.length_ms = 6000
-        """As the coordinator wants it."""
+        """Length of the lease, as the coordinator sets it."""
 
     def beat(self) -> int:
         """A beat is sent now; the number that it carries."""

@@ -1,7 +1,7 @@
-"""Readers that wait for new data of a partition, and who wakes them.
+"""Readers that wait for new data of a partition, and the calls that wake them.
 
 Whatever may give a reader more, or another answer, wakes its partition: a watermark that moved, a
-replica that begins or ends to serve, a topic that is deleted. Who waits looks again by itself.
+replica that begins or ends to serve, a topic that is deleted. A woken reader looks again by itself.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Readers:
     def __init__(self) -> None:
         self._waiting: dict[PartitionKey, dict[object, Callable[[], None]]] = {}
         self.on_read: Callable[[PartitionKey], None] = _nothing
-        """Told of whoever comes, to wait or not."""
+        """Called with the partition of every request, whether the reader then waits or not."""
 
     def watch(self, key: PartitionKey, reader: object, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever something happens to the partition."""
@@ -32,7 +32,7 @@ class Readers:
                 del self._waiting[key]
 
     def are_at(self, key: PartitionKey) -> bool:
-        """Whether any wait for this partition."""
+        """Whether any reader waits for this partition."""
         return key in self._waiting
 
     def wake(self, key: PartitionKey) -> None:
@@ -41,10 +41,10 @@ class Readers:
             wake()
 
     def wake_all(self) -> None:
-        """Everybody shall look again."""
+        """Wake all waiting readers."""
         for key in list(self._waiting):
             self.wake(key)
 
 
 def _nothing(_: PartitionKey) -> None:
-    """Nobody cares."""
+    """Do nothing: the default of ``Readers.on_read``."""
