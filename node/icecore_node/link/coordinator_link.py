@@ -1,8 +1,8 @@
-"""What a node asks its coordinator: registration, and the requests of leaders and producers.
+"""A node's calls to its coordinator: registration, and the requests of leaders and producers.
 
 Requests of many leaders (in-sync sets, successors, seals) that arrive in the same turn of the loop
-share one RPC. Whoever finds out that the coordinator is another one by now asks that one.
-Heartbeats are in ``membership/heartbeats.py``.
+share one RPC. When a call fails because another coordinator is active by now, the next call goes to
+the next address. Heartbeats are in ``membership/heartbeats.py``.
 """
 
 import asyncio
@@ -145,7 +145,8 @@ class CoordinatorLink:
         return self._context.net.open_stream(self.address, COORDINATOR["Heartbeat"])
 
     def next_address(self) -> None:
-        """Whoever is called now is not the coordinator, or not reachable: try another one."""
+        """Call the next address from now on: the current one is not the coordinator, or not
+        reachable."""
         self._active += 1
 
     # --- requests of leaders --------------------------------------------------------------------
@@ -213,18 +214,18 @@ class CoordinatorLink:
         return [convert.error_from_proto(error) for error in answer.errors]
 
     async def describe_tiered(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
-        """What is published of a segment, or why nothing is."""
+        """Return the published copy of a segment, or the error that says why there is none."""
         return await self._describe.submit(segment_id)
 
     # --- plumbing -------------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
-        """Where the coordinator is, as far as is known."""
+        """Address at which the coordinator is called next."""
         return self._addresses[self._active % len(self._addresses)]
 
     def _identified(self, request: _FromThisNode) -> bytes:
-        """The request's bytes, with who asks."""
+        """Encode a request, with this node's cluster, id and incarnation."""
         request.cluster_id = self._context.identity.cluster_id
         request.node_id = self._context.identity.node_id
         request.incarnation = self._context.identity.incarnation
