@@ -1,4 +1,4 @@
-"""Whether a node is alive, and whether it is ready: what probes ask, and why not.
+"""Answers for probes: whether a node is alive, whether it is ready, and why not.
 
 Alive: the loop turns, and no write to a disk takes absurdly long. Ready: the coordinator counts on
 this node, heard of it within its lease, and its disk takes records. Nothing in the protocol looks
@@ -14,7 +14,7 @@ WRITE_MS_MAX = 30_000.0
 
 
 class Condition:
-    """Of one node."""
+    """Liveness and readiness of one node."""
 
     def __init__(self, context: NodeContext, lease: Lease, news: BeatNews) -> None:
         self._context = context
@@ -22,14 +22,15 @@ class Condition:
         self._lease = lease
         self._turned_ms = context.clock.monotonic_ms()
         self.is_leaving = False
-        """It serves, but others should do without it."""
+        """True once a clean stop began: the node still serves, but other nodes should do without
+        it."""
 
     def turned(self) -> None:
         """The loop came around."""
         self._turned_ms = self._context.clock.monotonic_ms()
 
     def why_not_live(self) -> str:
-        """Empty while it is."""
+        """Return why the node is not alive; empty while it is."""
         now_ms = self._context.clock.monotonic_ms()
         if (late_ms := now_ms - self._turned_ms) > LOOP_LATE_MS_MAX:
             return f"the event loop has not turned for {late_ms / 1000:.0f} s"
@@ -38,7 +39,7 @@ class Condition:
         return ""
 
     def why_not_ready(self) -> str:
-        """Empty while it is."""
+        """Return why the node is not ready; empty while it is."""
         if why := self.why_not_live():
             return why
         if self.is_leaving:

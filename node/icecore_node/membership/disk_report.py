@@ -1,4 +1,5 @@
-"""What beats tell of the disk, so that an older copy of the disk is noticed (R58, R59).
+"""The part of heartbeats that describes the disk, so that an older copy of it is noticed (R58,
+R59).
 
 A counter in the data folder grows while the process runs, and is durable before the beat that
 carries it: a copy of the folder has it as it was then. Durable ends of unsealed logs say the same
@@ -24,12 +25,12 @@ BEATS_PER_REPORT = 4
 
 
 class Replicas(Protocol):
-    """Those of a node."""
+    """The replicas of a node."""
 
     def __iter__(self) -> Iterator[Replica]: ...
 
     def get(self, segment_id: SegmentId) -> Replica | None:
-        """None of a segment that is not here."""
+        """Return the replica of a segment; None when it is not here."""
 
 
 class DiskReport:
@@ -38,8 +39,8 @@ class DiskReport:
     Args:
         executor: Runs what writes the folder.
         folder: Keeps the counter.
-        replicas: All of the node; read when a stream begins.
-        changed: Those to look at again since; they leave it when they are told.
+        replicas: All replicas of the node; read when a stream begins.
+        changed: Replicas to look at again in the next report, which clears it.
         limits: How full the disk may get.
     """
 
@@ -59,11 +60,11 @@ class DiskReport:
         self._wants_room = False
         self._beats = 0
         self._told: dict[SegmentId, int] = {}
-        """By segment: the end as this stream's beats told it, of each log that has one to tell."""
+        """Durable end last reported on this stream, by segment; unsealed intact logs only."""
         self._is_begun = False
 
     def begin(self) -> None:
-        """A new stream: whoever hears it may know nothing."""
+        """Begin a new stream with a full report: its coordinator may know nothing."""
         self._beats = 0
         self._told = {}
         self._is_begun = False
@@ -92,7 +93,8 @@ class DiskReport:
                 beat.durable_ends.add(segment_id=segment_id, durable_end_offset=end_offset)
 
     def _suspects(self) -> dict[SegmentId, Replica | None]:
-        """What may be other than it was told: on a node with very many replicas few of them."""
+        """Return the replicas whose durable end may differ from the one reported: all at the start
+        of a stream, later those that changed. On a node with very many replicas these are few."""
         if self._is_begun:
             found = {each: self._replicas.get(each) for each in self._changed}
         else:
@@ -103,7 +105,7 @@ class DiskReport:
 
 
 def _open_end(replica: Replica | None) -> int | None:
-    """How far a log that counts and is not sealed is durable; None of any other."""
+    """Return the durable end of an unsealed, intact log; None for any other replica."""
     if replica is None or not replica.life.is_intact or replica.sealed or replica.base_offset < 0:
         return None
     return replica.log.durable_tail.end_offset

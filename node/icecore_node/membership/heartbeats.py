@@ -36,16 +36,10 @@ class Heartbeats:
         standing: Callable[[], Standing],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
     ) -> None:
-        """
-        Args:
-            context: The node.
-            coordinator: Knows where it is.
-            lease: Renewed by answered beats.
-            news: What the next beat says.
-            disk_report: What beats say of the disk.
-            standing: What the first beat of each stream says.
-            on_update: Called with every message of the coordinator.
-        """
+        """Args: context: The node. coordinator: Opens streams to the coordinator. lease: Renewed by
+        answered beats. news: What the next beat says. disk_report: What beats say of the disk.
+        standing: What the first beat of each stream says. on_update: Called with every message of
+        the coordinator."""
         self._context = context
         self._coordinator = coordinator
         self._lease = lease
@@ -60,14 +54,14 @@ class Heartbeats:
         self.heard = asyncio.Event()
         """Set by every message of the coordinator, and when the stream breaks."""
         self.is_connected = False
-        """Whether a stream is open on which the coordinator has answered."""
+        """Whether the coordinator has answered on the stream that is open now."""
         self.was_heard = False
-        """Whether the coordinator ever answered a beat: then our incarnation counted."""
+        """Whether the coordinator ever answered a heartbeat: then our incarnation counted."""
         self.may_leave = False
-        """Whether the coordinator said that nobody needs this node, which is draining."""
+        """Whether the coordinator needs this draining node no longer."""
 
     def set_times(self, *, interval_ms: int, lease_ms: int) -> None:
-        """As the coordinator wants them; 0 = as they are."""
+        """Set the interval of heartbeats and the length of the lease; 0 = unchanged."""
         self._interval_ms = interval_ms or self._interval_ms
         self._lease.length_ms = lease_ms or self._lease.length_ms
 

@@ -43,9 +43,9 @@ class Leaving:
     async def leave(self) -> None:
         """Go on serving until others do without us, for ``leave_wait_ms`` at most.
 
-        First leadership moves, then leaders take us out of their in-sync sets: so nobody who
-        produces has to wait for us after we are gone. Returns soon when nobody stays who could
-        take over, or there is no coordinator to see to it.
+        First leadership moves, then leaders take us out of their in-sync sets: so no producer waits
+        for us after we are gone. Returns soon when no other node is up, or the coordinator is not
+        connected.
         """
         context, heartbeats = self._context, self._heartbeats
         began_ms = context.clock.monotonic_ms()
@@ -76,7 +76,8 @@ class Leaving:
                     await heard.wait()
 
     def _others_stay(self) -> bool:
-        """Whether there are a node that could take over and a coordinator to see to it."""
+        """Whether another node is up to take over, and the coordinator is connected to arrange
+        that."""
         context = self._context
         return (
             not self._ended.done()
@@ -88,7 +89,7 @@ class Leaving:
         )
 
     def _is_waited_for(self) -> bool:
-        """Whether some leader still counts on what we store."""
+        """Whether this node is still in the in-sync set of an ACTIVE segment."""
         return any(
             replica.segment is not None
             and replica.segment.state is SegmentState.ACTIVE

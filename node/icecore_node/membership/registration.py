@@ -1,4 +1,4 @@
-"""Who this process is, and that nobody is answered before that is known.
+"""Registration of this process with the coordinator, and the gate that refuses all calls before it.
 
 A data folder alone can't tell whether it is the newest one of its node: it may be an old copy of
 the disk, and only the coordinator, which remembers how far the node had come, can say so. So
@@ -140,7 +140,7 @@ class Registration:
     async def _condemn(
         self, segment_ids: Sequence[SegmentId], why: str, inventory: Sequence[SegmentInventory]
     ) -> None:
-        """What the disk holds of these segments counts for nothing, also after a restart.
+        """Mark the replicas of these segments UNKNOWN, durably.
 
         Durable before the incarnation is: with that the folder looks as good as new.
         """

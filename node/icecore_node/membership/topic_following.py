@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class TopicFollowing:
-    """Of one node; ``run`` goes on until it is cancelled."""
+    """Follows the topics for one node; ``run`` goes on until it is cancelled."""
 
     def __init__(
         self, context: NodeContext, coordinator: CoordinatorLink, mirror: TopicMirror

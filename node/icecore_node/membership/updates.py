@@ -1,6 +1,7 @@
-"""What the coordinator says on the heartbeat stream, and what it is told at the start of one.
+"""Messages of the coordinator on the heartbeat stream, and what the node reports when a stream
+begins.
 
-Each message is taken apart here, and each part goes to whom it concerns.
+Each message is split here, and each part goes to the component that it concerns.
 """
 
 from collections.abc import Callable
@@ -74,7 +75,8 @@ class Updates:
         self._following.heard(Token(update.token), update.topics_version)
 
     def _note_partition(self, progress: coordinator_pb2.PartitionProgress) -> None:
-        """What a topic is called, where its partition starts and who holds its tail."""
+        """Take in a topic's name, whether it is deleted, its partition's start and the holders of
+        its tail."""
         self._table.names.note(progress.topic_id, progress.topic)
         self._table.note_deleted(progress.topic_id, progress.partition, is_deleted=progress.deleted)
         held = self._table.of(progress.topic_id, progress.partition)
@@ -86,7 +88,7 @@ class Updates:
         )
 
     def standing(self) -> Standing:
-        """What the coordinator is told at the start of a stream."""
+        """Return the state that the first heartbeat of a stream reports."""
         node_id = self._context.identity.node_id
         return Standing(
             [each.segment_id for each in self._table if not each.life.is_intact],
