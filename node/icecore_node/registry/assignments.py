@@ -44,17 +44,10 @@ class Assignments:
         digests: DigestQueue,
         on_leader: Callable[[Leader], None],
     ) -> None:
-        """
-        Args:
-            leading: What leaders need.
-            table: All replicas.
-            leaders: All leaders.
-            orders: Who works on which segment.
-            links: The streams to leaders' nodes.
-            seals: Brings logs to their decided ends.
-            digests: Told of sealed replicas whose full digest is open.
-            on_leader: Told of each new leader.
-        """
+        """Args: leading: What leaders need. table: All replicas. leaders: All leaders. orders: Lets
+        one task at a time work on a segment. links: The streams to leaders' nodes. seals: Brings
+        logs to their decided ends. digests: Told of sealed replicas whose full digest is open.
+        on_leader: Told of each new leader."""
         context = leading.context
         self._identity = context.identity
         self._leading = leading
@@ -95,7 +88,7 @@ class Assignments:
             self._seal(replica, record)
 
     def _check_missing(self, record: Segment) -> None:
-        """Whoever lists a replica that is not here must hear of it."""
+        """Report a replica that its record lists on this node, but that is not here."""
         has_copy = record.state in (SegmentState.ACTIVE, SegmentState.SEALED)
         if has_copy and self._identity.node_id in record.replicas:
             event(_log, logging.ERROR, "replica_missing", segment_id=record.segment_id)
@@ -113,7 +106,7 @@ class Assignments:
             self._readers.wake(replica.partition_key)
 
     def _give_role(self, replica: Replica, record: Segment) -> None:
-        """As the ACTIVE record says, where the replica can have a role at all."""
+        """Give a replica the role in its ACTIVE record, if the replica can have a role at all."""
         if isinstance(replica.role, Leader | Follower):
             replica.role.update(record)
             return
@@ -131,7 +124,7 @@ class Assignments:
         return role_of(record, replica.facts(identity.node_id, identity.incarnation))
 
     def _give_role_now(self, replica: Replica) -> None:
-        """What the newest record says now, after a wait."""
+        """Give an idle replica the role in its newest record, after a wait."""
         record = replica.segment
         if replica.life.is_idle and record is not None and record.state is SegmentState.ACTIVE:
             self._give_role(replica, record)

@@ -29,8 +29,9 @@ class DigestQueue:
             self.put(replica)
 
     def note_disputed(self, replica: Replica) -> bool:
-        """Its digest is not the one that others agreed on. Whether that is news: such a replica is
-        read again once, and not put here again."""
+        """Note that a replica's digest differs from the one that the other replicas agreed on.
+        Return whether this is the first time: then it is read once more, and later not put here
+        again."""
         is_new = replica not in self._disputed
         self._disputed[replica] = None
         return is_new

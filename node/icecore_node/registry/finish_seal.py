@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 SEALS_AT_ONCE = 4
 LOOK_S = 0.1
-"""How often it is seen whether those that are put off may go on."""
+"""Seconds between two checks whether the seals put off may go on."""
 
 
 class SealFinisher:
@@ -54,7 +54,7 @@ class SealFinisher:
         self._order: SealOrder[tuple[Replica, Segment]] = SealOrder(readers.are_at)
         readers.on_read = self._order.want
         self._begun: set[SegmentId] = set()
-        """Those that wait or are under way."""
+        """Segments whose seal waits or is under way."""
         self._sealers = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
@@ -79,7 +79,8 @@ class SealFinisher:
             task.add_done_callback(self._tasks.pop)
 
     async def _seal_in_order(self) -> None:
-        """Until none is left. What comes after the last look begins another task."""
+        """Work off the waiting seals until none is left. A seal that arrives later starts another
+        task."""
         while self._order and not self._is_closing:
             found = self._order.next(self._context.clock.monotonic_ms())
             if found is None:
@@ -96,7 +97,7 @@ class SealFinisher:
         self._sealers -= 1
 
     async def _is_over(self, replica: Replica, segment: Segment) -> bool:
-        """Seal it; False when there was a shortage, which ends."""
+        """Seal a replica. Return False after a shortage: the seal is tried again later."""
         async with self._orders.alone(replica.segment_id):
             if self._is_closing or not replica.life.is_intact:
                 return True

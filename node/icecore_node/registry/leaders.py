@@ -1,7 +1,7 @@
-"""Who leads which partition on this node, for whoever appends or asks a leader.
+"""The leaders of partitions on this node, for producers and for requests to a leader.
 
-A leader is in here from the record that made it one until its role ends; that it has ended is told
-by its replica, which knows no role any more then.
+A leader is in here from the record that made it one until its role ends; its replica has no role
+then.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Leaders:
 
     Args:
         table: All replicas.
-        node_id: Of this node.
-        peers: Who else there is: a client that asks the wrong node is told where to go.
+        node_id: Id of this node.
+        peers: All nodes: a client that asks the wrong node gets the leader's address.
     """
 
     def __init__(self, table: ReplicaTable, node_id: NodeId, peers: Peers) -> None:
@@ -31,14 +31,14 @@ class Leaders:
         self._peers = peers
         self._leaders: dict[PartitionKey, Leader] = {}
         self.ticks = LeaderTicks[Leader]()
-        """Which of them time means something to."""
+        """Schedules ticks for the leaders that have something to do as time passes."""
 
     def put(self, leader: Leader) -> None:
-        """It leads its partition's active segment from now on."""
+        """Add a leader, which leads its partition's active segment from now on."""
         self._leaders[leader.replica.partition_key] = leader
 
     def of(self, replica: Replica) -> Leader | None:
-        """Who leads its partition with this replica, None when nobody does."""
+        """Return the leader that leads with this replica, or None."""
         leader = self._at(replica.partition_key)
         return leader if leader is not None and leader.replica is replica else None
 
@@ -75,7 +75,8 @@ class Leaders:
         return leader
 
     def _elsewhere(self, partition: int, tail_replicas: Sequence[NodeId]) -> NotLeaderError:
-        """Where the coordinator said last that it is led, if it did."""
+        """Return the error that names the leader's node, as the coordinator reported it last;
+        without a name when none is known."""
         leader = self._peers.get(tail_replicas[0]) if tail_replicas else None
         return NotLeaderError(
             f"this node does not lead partition {partition}",

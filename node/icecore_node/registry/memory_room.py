@@ -1,8 +1,8 @@
 """Room for logs in memory: the largest tails roll in time, and near the end producers wait.
 
-Where that begins is in ``storage/memory_levels.py``. A sealed log is written to disk and leaves
-memory within seconds. Who is refused here loses nothing; an append that found no room would cost
-its partition the leader, and a follower that found none the end of its segment.
+The limits are in ``storage/memory_levels.py``. A sealed log is written to disk and leaves memory
+within seconds. A refused produce loses nothing. An append without room would cost its partition the
+leader, and a follower without room would end its segment.
 """
 
 import logging
@@ -33,21 +33,22 @@ class MemoryRoom:
 
     Args:
         clock: Says when to look again.
-        memory: What logs take.
+        memory: Memory that logs take.
     """
 
     def __init__(self, clock: Clock, memory: HeldMemory) -> None:
         self._clock = clock
         self._memory = memory
         self._led: WeakSet[Leader] = WeakSet()
-        """Whose logs are in memory: all that were appended to, for leaders begin with nothing. A
-        node may lead very many others."""
+        """Leaders whose logs are in memory: all that appended a batch, since a new leader's log is
+        empty. The node may lead very many other segments."""
         self._asked: set[SegmentId] = set()
         self._looked_ms = -LOOK_MS
         self._counted_ms = -COUNT_MS
         self._promised_bytes = 0
-        """All copies of what is led here. Those of others come here as ours go to them: what is
-        used knows that too late, when many begin to produce at once."""
+        """Size of all copies of the logs led here, once replicated. Other nodes' logs arrive here
+        as ours go to them. When many producers begin at once, the memory in use shows that too
+        late."""
 
     def take(self, leader: Leader, length_bytes: int) -> None:
         """A batch is to be appended. Raises ThrottledError when it has to be sent again later."""
@@ -98,7 +99,7 @@ class MemoryRoom:
             tails[segment_id].feed(inputs.RollRequested(WHY))
 
     def _too_much(self, tails: Mapping[SegmentId, Leader]) -> list[SegmentId]:
-        """Which of them to roll; what was asked already is as good as gone."""
+        """Return the segments to roll; those that were asked to roll already count as gone."""
         self._asked &= tails.keys()
         lengths = {number: each.replica.log.tail.length_bytes for number, each in tails.items()}
         memory = self._memory
@@ -113,6 +114,6 @@ class MemoryRoom:
 
 
 def _promised_bytes(leader: Leader) -> int:
-    """What all copies of its log take, once all replicas have it."""
+    """Return the size of all copies of a leader's log, once all replicas have it."""
     log, settings = leader.replica.log, leader.segment.settings
     return log.tail.length_bytes * settings.replication_factor

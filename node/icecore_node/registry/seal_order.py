@@ -1,10 +1,10 @@
-"""Which of the seals that wait comes next.
+"""The order in which waiting seals are carried out.
 
-What a record says is sealed is sealed on this replica too, in time: until then readers of it stop
-at the highest watermark that it knows. After the failover of very many partitions thousands wait,
-and with its index file and its digest each costs a node more than to open the successor did. So
-while fences come, which is while partitions still wait for a leader, only those seals go on whose
-partition is read. Nobody else misses them.
+A segment that its record says is sealed is sealed on this replica later. Until then its readers
+stop at the highest watermark that the replica knows. After the failover of very many partitions
+thousands wait, and with its index file and its digest each costs a node more than to open the
+successor did. So while fences come, which is while partitions still wait for a leader, only the
+seals of partitions with readers go on.
 """
 
 from collections import deque
@@ -17,30 +17,30 @@ from icecore_node.identity.readers import PartitionKey
 T = TypeVar("T")
 
 CROWD_MIN: Final = 64
-"""Fewer are sealed at once, whatever else goes on."""
+"""With fewer waiting seals than this, none is put off."""
 CALM_MS: Final = 1_000.0
-"""So long after a fence the next one may be on its way."""
+"""Milliseconds after a fence in which another fence may still follow."""
 PUT_OFF_MS_MAX: Final = 30_000.0
-"""Somebody may fence something for ever."""
+"""Longest time, in milliseconds, that seals are put off: fences might never stop."""
 
 
 class SealOrder(Generic[T]):
     """Seals that wait. Loop only.
 
     Args:
-        is_read: Whether somebody reads a partition at the moment; who comes later is told of by
-            ``want``.
+        is_read: Whether a reader waits for a partition at the moment; ``want`` reports later
+            readers.
     """
 
     def __init__(self, is_read: Callable[[PartitionKey], bool]) -> None:
         self._is_read = is_read
         self._wanted: deque[T] = deque()
         self._others: dict[PartitionKey, list[T]] = {}
-        """First come first."""
+        """Seals of partitions without readers, oldest partition first."""
         self._others_count = 0
         self._fenced_ms = -inf
         self._since_ms = inf
-        """Since when others have waited, if any do."""
+        """Time when the first seal began to wait in ``_others`` since it was last empty."""
 
     def __len__(self) -> int:
         return len(self._wanted) + self._others_count
@@ -60,13 +60,14 @@ class SealOrder(Generic[T]):
         self._others_count += 1
 
     def want(self, key: PartitionKey) -> None:
-        """Somebody reads this partition from now on."""
+        """Move a partition's seals to the front: a reader asks for it."""
         found = self._others.pop(key, ())
         self._others_count -= len(found)
         self._wanted += found
 
     def next(self, now_ms: float) -> T | None:
-        """Whose turn it is, which waits no more; None = nobody's yet."""
+        """Take the next seal from the queue and return it; None = all of them are put off, or none
+        waits."""
         if not self._wanted and self._others and not self._is_put_off(now_ms):
             self.want(next(iter(self._others)))
         return self._wanted.popleft() if self._wanted else None

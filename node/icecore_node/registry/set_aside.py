@@ -1,4 +1,5 @@
-"""How an UNKNOWN replica makes room for a copy: it is never patched, and its bytes stay (R43)."""
+"""Quarantine of an UNKNOWN replica, to make room for a copy. It is never patched, and its bytes
+stay (R43)."""
 
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.damage import Damage

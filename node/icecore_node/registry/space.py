@@ -1,4 +1,4 @@
-"""Followers and space, on disk or in memory: who ran out of it follows again when there is room.
+"""Followers that ran out of disk space or memory: they follow again when there is room.
 
 Before that, what is not durable is cut off: a follower begins at a durable end (R11).
 """
@@ -34,14 +34,9 @@ class FollowerSpace:
         damage: Damage,
         give_role: Callable[[Replica], None],
     ) -> None:
-        """
-        Args:
-            context: The node.
-            table: All replicas.
-            orders: Who works on which segment.
-            damage: Told of logs that can't be settled.
-            give_role: Gives a replica the role that its newest record says.
-        """
+        """Args: context: The node. table: All replicas. orders: Lets one task at a time work on a
+        segment. damage: Told of logs that can't be settled. give_role: Gives a replica the role
+        that its newest record says."""
         self._context = context
         self._table = table
         self._orders = orders
@@ -49,7 +44,7 @@ class FollowerSpace:
         self._give_role = give_role
         self._waiting: set[asyncio.Task[None]] = set()
         self._full_disks: Set[str] = frozenset()
-        """Nothing may be followed there."""
+        """Full disks, on which no segment is followed."""
 
     def follow_again(self, replica: Replica) -> None:
         """A follower ran out of something: cut what is not durable, rejoin when there is room."""
@@ -75,8 +70,8 @@ class FollowerSpace:
             return
 
     async def _has_room(self, replica: Replica) -> bool:
-        """Whether its disk or memory has room for logs to grow; False as well while that is
-        unknown."""
+        """Whether the replica's disk or memory has room for logs to grow. False while the free
+        space is unknown."""
         context, segment_id = self._context, replica.segment_id
         if _is_in_memory(replica):
             return not is_tight(context.disks.memory)
@@ -90,11 +85,12 @@ class FollowerSpace:
         return free_bytes >= 2 * context.settings.preallocate_bytes
 
     def may_follow(self, segment_id: SegmentId) -> bool:
-        """Whether the disk that it lies on is not full."""
+        """Whether the segment's disk has room, so that the segment may be followed."""
         return not self._full_disks or self._context.disks.on(segment_id) not in self._full_disks
 
     def growing_on(self, disks: Set[str]) -> list[SegmentId]:
-        """What is led or followed there and is not empty: such a segment can't be sealed."""
+        """Return the segments led or followed on these disks whose log is not empty: an empty one
+        can't be sealed."""
         return [
             replica.segment_id
             for replica in self._table
@@ -104,8 +100,9 @@ class FollowerSpace:
         ]
 
     def growing_in_memory(self) -> list[SegmentId]:
-        """What others lead and takes memory here, once that is nearly full: who leads it may have
-        much room, and seals it no sooner than it is asked to. Our own see ``memory_room.py``."""
+        """Return segments in memory led by other nodes, once memory here is nearly full. Their
+        leaders may have much room and seal only when asked. Segments led here are left to
+        ``memory_room.py``."""
         if not is_tight(self._context.disks.memory):
             return []
         return [
@@ -116,8 +113,8 @@ class FollowerSpace:
         ]
 
     async def pause_following_on(self, full_disks: Set[str]) -> None:
-        """Follow nothing there until told otherwise, and what is elsewhere again; leaders hear of
-        it at once."""
+        """Stop following on these disks until the next call, and tell the leaders at once. Follow
+        again on disks that are not full any more."""
         freed = self._full_disks - full_disks
         self._full_disks = full_disks | freed
         for replica in self._table if full_disks else ():
@@ -144,8 +141,8 @@ class FollowerSpace:
             self._give_role(replica)
 
     async def _settle(self, replica: Replica) -> bool:
-        """As ``ReplicaLog.settle``; False while there is a shortage (R52), and for what can't ever
-        be settled, which is UNKNOWN. The segment is held."""
+        """Settle the log. Return False during a shortage (R52), and when it can never be settled:
+        then the replica becomes UNKNOWN. The caller works on the segment alone."""
         try:
             await replica.log.settle()
         except SHORTAGES as error:
@@ -159,12 +156,12 @@ class FollowerSpace:
         return True
 
     def close(self) -> None:
-        """Nobody follows again."""
+        """Cancel all waits to follow again."""
         for task in list(self._waiting):
             task.cancel()
 
 
 def _is_in_memory(replica: Replica) -> bool:
-    """Whether an active log of it is."""
+    """Whether the replica's topic keeps active logs in memory."""
     record = replica.segment
     return record is not None and record.settings.engine == MEMORY_ENGINE

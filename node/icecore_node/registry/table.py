@@ -1,4 +1,4 @@
-"""Which replicas a node holds: by segment, and by partition and offset.
+"""The replicas that a node holds, found by segment, or by partition and offset.
 
 The lowest room of the registry: it finds, and decides nothing. What clients call a topic leads to
 its partitions, an offset to the replica that serves it. A partition may have very many sealed ones,
@@ -18,15 +18,15 @@ from icecore_node.replica.replica import Replica
 
 
 class PartitionReplicas:
-    """What this node holds of one partition, ordered by base offset."""
+    """The replicas that this node holds of one partition, ordered by base offset."""
 
     def __init__(self, topic_id: bytes, partition: int) -> None:
         self.topic_id = topic_id
         self.partition = partition
         self.replicas: list[Replica] = []
-        """By base offset, then id; ``place`` and ``displace`` write it."""
+        """Replicas by base offset, then id; only ``place`` and ``displace`` change it."""
         self._places: list[tuple[int, SegmentId]] = []
-        """Of each replica, in the same order."""
+        """(base offset, segment id) of each replica, in the same order."""
         self._placed: dict[SegmentId, tuple[int, SegmentId]] = {}
         self.log_start_offset = 0
         self.tail_segment_id = NO_SEGMENT
@@ -35,7 +35,7 @@ class PartitionReplicas:
 
     @property
     def key(self) -> PartitionKey:
-        """By which readers wait for it."""
+        """Key under which readers wait for this partition."""
         return self.topic_id, self.partition
 
     def place(self, replica: Replica) -> None:
@@ -129,13 +129,13 @@ class PartitionReplicas:
         )
 
     def note_start(self, log_start_offset: int) -> None:
-        """Where the partition starts."""
+        """Take in the partition's start; it never goes back."""
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
 
     def note_tail(
         self, segment_id: SegmentId, replicas: tuple[NodeId, ...], base_offset: int
     ) -> None:
-        """Who holds the tail of the partition, for hints to clients."""
+        """Take in the segment and the nodes of the partition's tail, for hints to clients."""
         if base_offset >= self.tail_base_offset:
             self.tail_segment_id = segment_id
             self.tail_replicas = replicas
@@ -146,8 +146,8 @@ class ReplicaTable:
     """All replicas of a node. Loop only.
 
     Args:
-        readers: Who waits for them.
-        mirror: Topics that others hold; none without.
+        readers: Readers that wait for partitions.
+        mirror: All topics of the cluster; None = an empty mirror.
     """
 
     def __init__(self, readers: Readers, mirror: TopicMirror | None = None) -> None:
@@ -161,14 +161,15 @@ class ReplicaTable:
         return iter(list(self._replicas.values()))
 
     def get(self, segment_id: SegmentId) -> Replica | None:
-        """The replica of a segment, whatever it is."""
+        """Return the replica of a segment, in whatever state; None without one."""
         return self._replicas.get(segment_id)
 
     def partition(self, topic_id: bytes, topic: str, partition: int) -> PartitionReplicas:
-        """What we hold of a partition, by topic id or, when that is empty, by name; for clients.
+        """Return the replicas held here of a partition, for clients. It is found by topic id or,
+        when that is empty, by name.
 
         Raises:
-            NotReplicaError: Only other nodes hold something of it.
+            NotReplicaError: Only other nodes hold replicas of it.
             UnknownTopicError: This node has heard of no such partition, or the topic is deleted.
         """
         found = self.find_partition(topic_id, topic, partition)
@@ -184,8 +185,8 @@ class ReplicaTable:
         raise UnknownTopicError(f"this node has heard of no {what}", topic=topic)
 
     def holders(self, topic_id: bytes, topic: str, partition: int) -> tuple[NodeId, ...]:
-        """Who holds the tail of a partition that is not here, its leader first, as far as was
-        heard."""
+        """Return the nodes that hold the tail of a partition, its leader first; empty when the
+        coordinator reported none."""
         found = self._mirror.partition(topic_id, topic, partition)
         if found is None:
             return ()
@@ -195,16 +196,17 @@ class ReplicaTable:
     def find_partition(
         self, topic_id: bytes, topic: str, partition: int
     ) -> PartitionReplicas | None:
-        """As ``partition``; None when this node holds nothing of it."""
+        """Return the replicas held here of a partition; None when there are none."""
         return self._partitions.get((self.names.id_for_client(topic_id, topic), partition))
 
     def partitions_of(self, topic_id: bytes) -> list[PartitionReplicas]:
-        """What we hold of a topic, by number."""
+        """Return the partitions of a topic of which replicas are here, by number."""
         found = [each for key, each in self._partitions.items() if key[0] == topic_id]
         return sorted(found, key=lambda each: each.partition)
 
     def of(self, topic_id: bytes, partition: int) -> PartitionReplicas:
-        """What we hold, or will hold, of a partition."""
+        """Return the replicas held here of a partition; an empty entry is made when there are none
+        yet."""
         key = (topic_id, partition)
         found = self._partitions.get(key)
         if found is None:
@@ -249,5 +251,5 @@ class ReplicaTable:
 
 
 def _is_final(replica: Replica) -> bool:
-    """Whether its end and its times are known for good."""
+    """Whether the replica's end and its times are final."""
     return replica.sealed and replica.life.is_intact

@@ -1,8 +1,8 @@
-"""All topics as the coordinator last told them, for clients that ask a node who leads what.
+"""All topics as the coordinator last reported them, for clients that ask a node for leaders.
 
 Changes come in pages, each of which says where it begins and ends; a page that does not follow on
-what is known here is no use and changes nothing. What begins anew is built beside what is shown,
-and takes its place when it is whole. Pure: ``membership/topic_following.py`` asks for the pages.
+what is known here is no use and changes nothing. A full listing is built beside the topics shown,
+and replaces them when it is whole. Pure: ``membership/topic_following.py`` asks for the pages.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from icecore.v1 import admin_pb2, mirror_pb2
 
 
 class Place(NamedTuple):
-    """What to ask for next."""
+    """Position in the coordinator's changes, from which the next page is asked for."""
 
     token: int
     since_version: int
@@ -25,7 +25,8 @@ class _Topic:
     def __init__(self) -> None:
         self._partitions: dict[int, admin_pb2.PartitionMetadata] = {}
         self._versions: dict[int, int] = {}
-        """By number that of the page it came with: it has not changed after that."""
+        """Version of the page that a partition last came with, by partition number. It has not
+        changed since."""
         self._version = 0
         self._header = admin_pb2.TopicMetadata()
         self._whole: admin_pb2.TopicMetadata | None = None
@@ -57,7 +58,7 @@ class _Topic:
         return self._whole
 
     def changes(self, since: int) -> admin_pb2.TopicMetadata:
-        """What may have changed after a version."""
+        """Return the partitions that may have changed after a version."""
         found = admin_pb2.TopicMetadata(name=self.name, topic_id=self._header.topic_id)
         if self._version > since:
             found.CopyFrom(self._header)
@@ -98,23 +99,25 @@ class TopicMirror:
     def __init__(self) -> None:
         self._shown = _Topics()
         self._incoming: _Topics | None = None
-        """What takes the place of all that is shown, while its pages come."""
+        """The full listing that will replace all topics shown, while its pages arrive; None without
+        one."""
         self._next = Place(0, 0, 0)
         self.token = 0
-        """Of the coordinator whose topics are shown."""
+        """Token of the coordinator whose topics are shown."""
         self.version = 0
-        """Of that coordinator: what is shown holds all changes up to it. 0 = nothing is shown."""
+        """Version, at that coordinator, up to which all changes are shown. 0 = no topics are
+        shown."""
         self._newest_ms = 0.0
 
     # --- what comes in --------------------------------------------------------------------------
 
     @property
     def place(self) -> Place:
-        """What to ask for next."""
+        """Position from which the next page is to be asked for."""
         return self._next
 
     def take(self, page: mirror_pb2.FollowTopicsResponse) -> bool:
-        """Take a page in, if it follows. Whether it was the last one."""
+        """Take a page in, if it follows. Return whether it was the last one."""
         topics = self._topics_for(page)
         if topics is None:
             return False
@@ -131,7 +134,8 @@ class TopicMirror:
         return True
 
     def _topics_for(self, page: mirror_pb2.FollowTopicsResponse) -> _Topics | None:
-        """Those that the page is about; None when it does not follow."""
+        """Return the topics that the page belongs to; None when it does not follow on what is
+        known."""
         if page.token < self._next.token or (page.token == self.token and self._is_old(page)):
             return None
         if not page.since_version and not page.after_version:
@@ -142,22 +146,22 @@ class TopicMirror:
         return self._shown if page.since_version else self._incoming
 
     def _is_old(self, page: mirror_pb2.FollowTopicsResponse) -> bool:
-        """Whether it has nothing that is not shown already."""
+        """Whether the page has no change that is not shown already."""
         return not page.more and page.version < self.version
 
     # --- what is shown --------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show yet."""
+        """Whether no topics are shown yet."""
         return not self.version
 
     def note_newest(self, now_ms: float) -> None:
-        """A coordinator said that what is shown was the newest at that moment."""
+        """Note that, at this moment, a coordinator had no newer topics than those shown."""
         self._newest_ms = max(self._newest_ms, now_ms)
 
     def age_ms(self, now_ms: float) -> int:
-        """How long ago what is shown was the newest."""
+        """Return the milliseconds since the topics shown were known to be the newest."""
         return max(0, round(now_ms - self._newest_ms))
 
     def names(self) -> Iterable[tuple[str, bytes]]:
@@ -170,8 +174,9 @@ class TopicMirror:
         return topic.message() if topic is not None else None
 
     def changes(self, name: str, token: int, version: int) -> admin_pb2.TopicMetadata | None:
-        """What of a topic may have changed after a version of a coordinator; all of it where that
-        is not known here. None when there is no such topic. Not to be changed."""
+        """Return the changes of a topic after a version of a coordinator; the whole topic when that
+        version is not known here. None when there is no such topic. The result must not be
+        changed."""
         topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
         if topic is None or not version or token != self.token:
             return self.find(name)

@@ -1,4 +1,4 @@
-"""What topics are called, as the coordinator last said, and which of them are deleted.
+"""Names of topics, as the coordinator last reported them, and which topics are deleted.
 
 Names belong to topics, not to segments: a deleted topic gives its name back, another one may take
 it, and an undeleted one may come back under a new name. Until a deleted topic's grace is over its
@@ -13,13 +13,13 @@ from icecore.model import Segment
 
 
 class TopicNames:
-    """Topic ids by name, and who may not be asked for."""
+    """Topic ids by name, and the deleted topics, which clients may not use."""
 
     def __init__(self) -> None:
         self._ids: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._newest: dict[bytes, int] = {}
-        """By topic: the newest segment that was heard of."""
+        """Newest segment seen of each topic."""
         self._deleted: set[bytes] = set()
 
     def learn(self, segment: Segment) -> None:
@@ -63,8 +63,8 @@ class TopicNames:
         return found
 
     def check_current(self, topic_id: bytes) -> None:
-        """Raises UnknownTopicError when another topic has the name of this one: what would be
-        appended to it, nobody could read by that name."""
+        """Raises UnknownTopicError when another topic has the name of this one: records appended to
+        this one could not be read by that name."""
         name = self._names.get(topic_id)
         if name is not None and self._ids.get(name) != topic_id:
             raise UnknownTopicError(
