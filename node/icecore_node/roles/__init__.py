@@ -1,4 +1,4 @@
-"""What a replica does at the moment: lead or follow. Each role owns a protocol core.
+"""The role of a replica at the moment: it leads or follows. Each role owns a protocol core.
 
-It imports the replica, the link and below; nobody here knows who gives the roles.
+It imports the replica, the link and below; it does not know which component gives the roles.
 """

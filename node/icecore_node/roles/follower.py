@@ -66,8 +66,8 @@ class Link(Protocol):
 class Delivery:
     """One message of the leader, which is in memory as long as one of its batches is.
 
-    So its credit goes back as a whole, when the last of them is done with: what a leader may send
-    ahead is what its messages hold here, not what their batches add up to.
+    So its credit goes back as a whole, when its last batch is durable or dropped. It bounds the
+    memory that a leader's messages hold here, not the sum of their batches.
     """
 
     __slots__ = ("_left_bytes", "_return_credit", "_size_bytes")
@@ -77,7 +77,8 @@ class Delivery:
         self._return_credit = return_credit
 
     def release(self, length_bytes: int) -> None:
-        """So many bytes of its batches are durable, or not wanted."""
+        """Count bytes of its batches that became durable, or are not wanted. After the last of them
+        the credit goes back."""
         self._left_bytes -= length_bytes
         assert self._left_bytes >= 0, "more is released than there was"
         if length_bytes and not self._left_bytes:
@@ -91,7 +92,7 @@ class _Undurable:
     end_offset: int
     header_crc32c: int
     length_bytes: int
-    """That its delivery does not know to be done with."""
+    """Bytes of this batch not yet returned to the delivery's credit."""
     delivery: Delivery
 
     def release(self) -> None:
@@ -111,7 +112,7 @@ class _Arrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerParts:
-    """What all followers of a node share."""
+    """Parts that all followers of a node share."""
 
     context: NodeContext
     damage: Damage
@@ -129,14 +130,10 @@ class Follower:
         link: Link,
         on_shortage: Callable[[Replica], None],
     ) -> None:
-        """
-        Args:
-            parts: What all followers share.
-            replica: IDLE; it becomes FOLLOWED by the caller.
-            segment: The record that says whom to follow.
-            link: The stream to the leader's node.
-            on_shortage: Told when an append failed for lack of something: it is to follow again.
-        """
+        """Args: parts: Parts that all followers share. replica: IDLE; it becomes FOLLOWED by the
+        caller. segment: The record that names the leader to follow. link: The stream to the
+        leader's node. on_shortage: Called when an append failed for lack of space or descriptors,
+        so that the replica follows again later."""
         self._context = context = parts.context
         self._damage = parts.damage
         self._readers = parts.readers
@@ -170,7 +167,7 @@ class Follower:
 
     @property
     def durable_end_offset(self) -> int:
-        """How far the log is durable here."""
+        """End offset of the durable part of the log here."""
         return self.core.durable_end_offset
 
     # --- the role ends --------------------------------------------------------------------------
@@ -285,7 +282,7 @@ class Follower:
                 self._on_shortage(self.replica)
 
     def on_broken(self, why: str) -> None:
-        """What this role knows can't be trusted."""
+        """Mark the replica UNKNOWN: what this role knows of its log can't be trusted."""
         self._damage.condemn(self.replica, why)
 
     def feed(self, *happened: inputs.FollowerInput) -> None:

@@ -51,13 +51,13 @@ class Produced:
     durable_copies: int
     duplicate: bool
     batches_kept: int
-    """How many batches of a producer the segment remembers."""
+    """Number of batches per producer that the segment remembers, to recognise duplicates."""
     flush_mode: FlushMode = FlushMode.SYNC
-    """What ``durable_copies`` are: on disk, or held."""
+    """Whether ``durable_copies`` counts copies on disk, or copies written but not synced yet."""
 
 
 class ProduceWaiter(Protocol):
-    """Who is told the outcome of one batch."""
+    """The caller to be told the outcome of each batch of a produce."""
 
     def produced(self, slot: int, result: Produced | IcecoreError) -> None:
         """Called once, on the loop; possibly before ``Leader.produce`` returns."""
@@ -65,7 +65,7 @@ class ProduceWaiter(Protocol):
 
 
 class AttachedFollower(Protocol):
-    """What goes to one follower's node, ``serving/sender.py``."""
+    """The stream to one follower's node, ``serving/sender.py``."""
 
     def mark_data(self, segment_id: SegmentId) -> None:
         """There is a new batch."""
@@ -97,7 +97,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderParts:
-    """What all leaders of a node share."""
+    """Parts that all leaders of a node share."""
 
     context: NodeContext
     coordinator: CoordinatorLink
@@ -126,13 +126,9 @@ class Leader:
         segment: Segment,
         on_record: Callable[[Segment], None],
     ) -> None:
-        """
-        Args:
-            parts: What all leaders share.
-            replica: IDLE; it becomes LED by the caller.
-            segment: The record that makes this node the leader.
-            on_record: Told of each record that the coordinator answers with.
-        """
+        """Args: parts: Parts that all leaders share. replica: IDLE; it becomes LED by the caller.
+        segment: The record that makes this node the leader. on_record: Told of each record that the
+        coordinator answers with."""
         self._context = context = parts.context
         self._identity = context.identity
         self._coordinator = parts.coordinator
@@ -149,7 +145,7 @@ class Leader:
         self._pending: dict[int, _Pending] = {}
         self._last_request_id = 0
         self._stamped: list[AppendRequest] = []
-        """Of this step, on their way to the I/O worker."""
+        """Batches stamped in this step, on their way to the I/O worker."""
         self._tasks: set[asyncio.Task[None]] = set()
         assert replica.log.tail.end_offset == segment.base_offset, "a leader begins on an empty log"
         self.core = LeaderCore(
@@ -167,7 +163,7 @@ class Leader:
         )
         self._checked = context.checked(self.core)
         self._lease_valid = parts.lease.is_valid
-        """What the core knows of it."""
+        """Validity of the lease as the core was last told."""
         self.feed(inputs.LeaseChanged(self._lease_valid))
 
     @property
@@ -177,12 +173,12 @@ class Leader:
 
     @property
     def durable_end_offset(self) -> int:
-        """How far the log is durable here."""
+        """End offset of the durable part of the log here."""
         return self.core.durable_end_offset
 
     @property
     def log(self) -> LedLog:
-        """How far it is."""
+        """High watermark and durable length of the log, for heartbeats."""
         return LedLog(self.core.high_watermark, self.replica.log.durable_tail.length_bytes)
 
     # --- what happens ---------------------------------------------------------------------------
@@ -213,7 +209,8 @@ class Leader:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """What was stamped, to followers first: it has left when the loop syncs it itself."""
+        """Hand stamped batches to the followers, then to the I/O worker. In this order the
+        followers have them even if the event loop itself does the sync."""
         stamped, self._stamped = self._stamped, []
         if stamped:
             for stream in self.streams.values():
@@ -244,7 +241,7 @@ class Leader:
             self.feed(inputs.LocalFailed(error))
 
     def on_broken(self, why: str) -> None:
-        """What this role knows can't be trusted."""
+        """Mark the replica UNKNOWN: what this role knows of its log can't be trusted."""
         self._damage.condemn(self.replica, why)
 
     # --- the role ends --------------------------------------------------------------------------
@@ -437,8 +434,8 @@ class Leader:
         self.feed(inputs.SealDigests(effect.end_offset, digests))
 
     async def _own_digests(self) -> dict[NodeId, tuple[bytes, bytes]]:
-        """Of what is on this disk; none when it could not be synced, and then the seal is given
-        up."""
+        """Return this node's digests of log and producers; empty when the log could not be synced:
+        then the seal is given up."""
         replica = self.replica
         try:
             await replica.log.stay_synced()

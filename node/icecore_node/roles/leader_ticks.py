@@ -1,4 +1,5 @@
-"""Which leaders get a tick: those that time means something to. The others rest, and cost nothing.
+"""Selects the leaders that get a tick: those that have something to do as time passes. The others
+rest, and cost nothing.
 
 A leader is awake from anything that happens to it until a tick after which its core rests
 (``LeaderCore.rests_until_ms``). One that rests until some time is looked at again then. Of very
@@ -37,7 +38,7 @@ class LeaderTicks(Generic[L]):
         self._awake: dict[L, None] = {}
         self._resting: list[tuple[float, int, weakref.ref[L]]] = []
         self._looked_at_ms: weakref.WeakKeyDictionary[L, float] = weakref.WeakKeyDictionary()
-        """When each that rests is looked at next."""
+        """Time when each resting leader is looked at next."""
         self._count = itertools.count()
 
     def wake(self, leader: L) -> None:
@@ -45,8 +46,8 @@ class LeaderTicks(Generic[L]):
         self._awake[leader] = None
 
     def due(self, now_ms: float) -> list[L]:
-        """Those that get a tick now. Each has to be woken again, which its tick does: one that gets
-        none is over, and is forgotten."""
+        """Return the leaders that get a tick now. Each must be woken again, which its tick does; a
+        leader that gets no tick has ended, and is forgotten."""
         awake, self._awake = self._awake, {}
         self._wake_rested(awake, now_ms)
         found = []

@@ -109,7 +109,7 @@ class LeaderLink:
         self._changed()
 
     def _return_credit(self, stream: ClientStream | None, length_bytes: int) -> None:
-        """The leader may send so many bytes more; a newer stream began with all its credit."""
+        """Return credit for these bytes to the leader. A newer stream began with all its credit."""
         if stream is self._stream:
             self._credit_bytes += length_bytes
             self._changed()
