@@ -45,8 +45,8 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.tiering.ports import TierPorts
 
 COLD_NICENESS = 10
-"""Of threads that read object storage: who scans history leaves the processors to those who append
-and read what is new."""
+"""Niceness of threads that read object storage: scans of history leave the processors to producers
+and to readers of new records."""
 
 _log = logging.getLogger(__name__)
 

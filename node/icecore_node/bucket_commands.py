@@ -1,8 +1,8 @@
 """``python -m icecore_node.bucket_commands verify | plan | take-over | hive URL``: of a bucket.
 
-What the tier commands of the CLI run in a process of its own, because clients do not have the
-libraries behind object stores. No cluster is asked: what metadata say comes in by stdin. The answer
-is one JSON document on stdout, what is under way is told on stderr.
+The tier commands of the CLI run this in a process of its own, because clients do not have the
+libraries behind object stores. No cluster is asked: the metadata come in by stdin. The answer is
+one JSON document on stdout; progress goes to stderr.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class BucketCommands:
 
     Args:
         given: The arguments.
-        executor: For what blocks.
+        executor: Runs blocking work.
     """
 
     def __init__(self, given: argparse.Namespace, executor: ThreadExecutor) -> None:
@@ -155,7 +155,7 @@ class BucketCommands:
 
 
 def _gone(topic: TopicObjects, table: TableLook | None) -> TopicReport:
-    """Of one that metadata do not know, and that is not read."""
+    """Return the report of a topic that metadata do not know; its objects are not read."""
     return TopicReport(
         topic=name_of(topic, table),
         topic_id=str(UUID(bytes=topic.topic_id)),
@@ -172,7 +172,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def _id_of(text: str) -> bytes:
-    """Of a cluster. Raises ConfigurationError."""
+    """Parse the id of a cluster. Raises ConfigurationError."""
     try:
         found = bytes.fromhex(text)
     except ValueError:
@@ -183,7 +183,8 @@ def _id_of(text: str) -> bytes:
 
 
 def _published(is_told: bool) -> dict[bytes, Published] | None:
-    """What metadata say, by topic: a list of topics on stdin. Raises ConfigurationError."""
+    """Read the published copies by topic from stdin; None when none are given. Raises
+    ConfigurationError."""
     if not is_told:
         return None
     try:

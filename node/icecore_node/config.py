@@ -255,7 +255,7 @@ class NodeSettings(Settings):
         return self.native_listen
 
     def native_reached(self, bound: str) -> str:
-        """What others connect to natively when we listen on ``bound``."""
+        """Return the address for native connections to this node, when it listens on ``bound``."""
         if self.native_advertise or not self.advertise:
             return self.native_advertise or bound
         return f"{_host(self.advertise)}:{bound.rpartition(':')[2]}"

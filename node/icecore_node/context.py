@@ -1,8 +1,10 @@
-"""What all parts of one running node share: who it is, its ports, its peers and its settings.
+"""State that all parts of one running node share: its identity, its ports, its peers and its
+settings.
 
 Built once by ``icecore_node/node.py`` and never changed; what does change is in parts that change
-themselves: ``Identity``, ``Peers``, ``ProducerFences``. Who needs one part alone is given that one.
-The lowest of the rooms that run on the loop: it knows none of the others.
+themselves: ``Identity``, ``Peers``, ``ProducerFences``. A component that needs one part alone is
+given that one. This module is the lowest of those that run on the loop: it imports none of the
+others.
 """
 
 import asyncio
@@ -57,7 +59,7 @@ async def end_task(task: "asyncio.Task[None]") -> None:
 
 
 class Identity:
-    """Who this process is, as its registration says, and the highest token that it was shown."""
+    """Identity of this process, from its registration, and the highest coordinator token seen."""
 
     def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id
@@ -117,17 +119,18 @@ class Peers:
         self.nodes: dict[NodeId, NodeInfo] = {}
 
     def learn(self, node: NodeInfo) -> bool:
-        """A node as it is now. Whether that is news."""
+        """Take in a node as it is now. Return whether anything changed."""
         is_new = self.nodes.get(node.node_id) != node
         self.nodes[node.node_id] = node
         return is_new
 
     def get(self, node_id: NodeId) -> NodeInfo | None:
-        """None of a node that is not known here."""
+        """Return a node; None when it is not known here."""
         return self.nodes.get(node_id)
 
     def address(self, node_id: NodeId) -> str:
-        """Where a peer is called. Raises UnavailableError when it is not known."""
+        """Return the address at which a peer is called. Raises UnavailableError when it is not
+        known."""
         peer = self.nodes.get(node_id)
         if peer is None:
             raise UnavailableError(f"node {node_id} is not known here yet")
@@ -135,11 +138,11 @@ class Peers:
 
 
 class ProducerFences:
-    """Which epochs of named producers may append to what we lead (R48)."""
+    """Lowest epochs of named producers that may append to segments led here (R48)."""
 
     def __init__(self) -> None:
         self.min_epochs: dict[ProducerId, ProducerEpoch] = {}
-        """By producer id."""
+        """Lowest allowed epoch by producer id."""
 
     def fence(self, producer_id: ProducerId, min_epoch: ProducerEpoch) -> None:
         """Refuse older epochs of a named producer from now on."""
@@ -151,10 +154,10 @@ class ProducerFences:
 
 
 class Tasks:
-    """Work that nobody awaits."""
+    """Background tasks that no caller awaits."""
 
     def __init__(self, on_unexpected: Callable[[BaseException], None]) -> None:
-        """``on_unexpected`` is told of errors that nobody expects: the node ends (R63)."""
+        """``on_unexpected`` is called with unexpected errors: the node ends (R63)."""
         self.on_unexpected = on_unexpected
 
     def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
@@ -197,10 +200,11 @@ class NodeContext:
         return Checked(core, check_every_steps=self.settings.check_every_steps)
 
     def fail_stop(self, checked: Checked[Any], broken: AssertionError) -> None:
-        """What a role knows is wrong, or it did something that its core did not ask for.
+        """End the node: a role's state is wrong, or the role did something that its core did not
+        ask for.
 
-        It does nothing more, so nobody is told anything that rests on it, and the node ends (R63).
-        Whoever leads segments here is replaced (R35), and start-up looks at all logs again.
+        The role does nothing more, so no answer rests on the wrong state, and the node ends (R63).
+        The leaders here are replaced (R35), and start-up checks all logs again.
         """
         checked.close()
         what = str(broken).partition("\n")[0]
@@ -210,5 +214,5 @@ class NodeContext:
 
     @property
     def log_io(self) -> LogIo:
-        """Where logs are kept."""
+        """The store, workers and cache that logs use."""
         return LogIo(self.store, self.pool, self.cache, self.changed)

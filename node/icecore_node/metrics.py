@@ -49,17 +49,17 @@ class PartitionSample:
 
 @dataclass(frozen=True, slots=True)
 class NodeSample:
-    """What the gauges show of the node as a whole."""
+    """Values of the gauges that concern the node as a whole."""
 
     partitions: tuple[PartitionSample, ...] = ()
     segments: tuple[tuple[str, int], ...] = ()
-    """(state in lower case, how many)."""
+    """(state in lower case, number of replicas)."""
     disk_used_bytes: int = 0
     disk_free_bytes: int = 0
     tail_cache_bytes: int = 0
     produce_inflight_bytes: int = 0
     disks: tuple[tuple[str, int, int, bool], ...] = ()
-    """(path, used bytes, free bytes, whether it counts) of each."""
+    """(path, used bytes, free bytes, whether it counts) of each disk."""
     memory_engine_bytes: int = 0
 
 

@@ -5,8 +5,8 @@ its own) and starts in this order: recover the data folder, listen (so the addre
 register, persist the new incarnation, beat. Only then do assignments give replicas their roles. A
 node that is told of a newer incarnation of itself, or of another cluster, ends.
 
-Each part is given the parts that it needs when it is made, lower ones first. The few that have to
-tell a higher one something are given a function of it.
+Each part is given the parts that it needs when it is made, lower ones first. The few that must
+report to a higher one are given one of its functions.
 """
 
 import asyncio
@@ -144,7 +144,8 @@ class Node:
     # --- put together ---------------------------------------------------------------------------
 
     def _make_registry(self) -> None:
-        """What it holds, and how records of the coordinator change that."""
+        """Make the parts that hold replicas, and those that give them roles by the coordinator's
+        records."""
         context = self.context
         self._readers, self._digest_queue = Readers(), DigestQueue()
         self._news, self._lease = BeatNews(), Lease(context.clock)
@@ -182,8 +183,8 @@ class Node:
         )
 
     def _make_services(self) -> None:
-        """What clients and the coordinator ask. Producers and readers have a queue of heavy work
-        each, so that readers keep no producer waiting."""
+        """Make the services for clients and the coordinator. Producers and readers have a queue of
+        heavy work each, so that readers keep no producer waiting."""
         context, table = self.context, self.replicas
         for_readers = HeavyWork(context.executor)
         self._cold = self._cold_reading() if self._cold_ports is not None else None
@@ -228,7 +229,8 @@ class Node:
         self._listeners = Listeners(context)
 
     def _silent_ms(self) -> int:
-        """How long ago what is known was the newest; 0 while the coordinator hears of this node."""
+        """Return the milliseconds since the topics known here were the newest; 0 while the lease is
+        valid."""
         if self._lease.is_valid:
             return 0
         return self.mirror.age_ms(self.context.clock.monotonic_ms())
@@ -256,7 +258,7 @@ class Node:
         return make_cold_reading(self.context, GuardedStore(self.tier), self._cold_ports, ask)
 
     def _make_membership(self) -> None:
-        """How it joins, says that it is there, and leaves."""
+        """Make the parts for joining the cluster, heartbeats and leaving."""
         context, table = self.context, self.replicas
         delete, drop = self._deletions.order, self._deletions.drop_surplus
         self._following = TopicFollowing(context, self._coordinator, self.mirror)
@@ -357,7 +359,8 @@ class Node:
             self._give_up(task.exception() or UnavailableError("background work ended"))
 
     def _give_up(self, error: BaseException) -> None:
-        """What is half done is only known to start-up: the node ends, loudly (R63)."""
+        """End the node after an unexpected error, and log it (R63). Only start-up can tell what is
+        half done."""
         if self.ended.done():
             return
         event(_log, logging.CRITICAL, "node_failed", error=error, exc_info=error)
@@ -365,12 +368,12 @@ class Node:
             self.ended.set_exception(error)
 
     def _disk_lost(self, segment_ids: Sequence[SegmentId], why: str) -> None:
-        """What lay there is UNKNOWN, durably, and now everybody hears of it (R83)."""
+        """Mark the replicas of a lost disk UNKNOWN, durably, and report them (R83)."""
         for replica in filter(None, map(self.replicas.get, segment_ids)):
             self._damage.condemn(replica, why)
 
     async def _tick(self) -> None:
-        """Time for the cores, which look at the lease then."""
+        """Tick the cores of leaders. They check the lease then."""
         context = self.context
         lease_valid = False
         while True:

@@ -1,10 +1,10 @@
-"""``icecore-node inspect | reset-token | reset-promise | forget-disk``: of a stopped node.
+"""``icecore-node inspect | reset-token | reset-promise | forget-disk``: commands on a stopped node.
 
 A node never forgets the highest coordinator token and the epochs that it promised, and obeys
 nothing lower. When one of them is too high (a broken coordinator, a metadata store that was
 restored from an old backup), the node refuses every order, for ever. A person may lower it here.
-That is safe only while nobody acts on the higher number, so the commands take the folder's lock,
-say what they change, and do it only with ``--yes``.
+That is safe only while no coordinator or leader acts on the higher number, so the commands take the
+folder's lock, say what they change, and do it only with ``--yes``.
 
 Nor does it forget a disk that has replicas of it. When such a disk will never be back, a person
 gives up what lies there; the cluster makes the copies again that it lacks then.
@@ -117,7 +117,7 @@ def _is_meant(given: argparse.Namespace) -> bool:
 
 
 def inspected(control: ControlStore) -> dict[str, object]:
-    """What a control store says, as ``inspect`` prints it."""
+    """Return the contents of a control store, as ``inspect`` prints them."""
     rows = control.rows()
     return {
         "node_id": control.database.get_number("node_id"),

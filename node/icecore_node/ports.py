@@ -159,7 +159,8 @@ class FileSystem(Protocol):
 
 
 class Folder(Protocol):
-    """What the data folder knows of itself, durably (``storage/data_folder.py``)."""
+    """Durable facts of the data folder: its cluster, disk id, incarnation and disk counter
+    (``storage/data_folder.py``)."""
 
     cluster_id: bytes
     """Empty before the first registration."""

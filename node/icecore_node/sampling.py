@@ -1,4 +1,4 @@
-"""What the gauges show: a snapshot of a running node, taken on the scraping thread.
+"""Values of the gauges: a snapshot of a running node, taken on the scraping thread.
 
 Lists are copied before they are walked, since the loop goes on meanwhile; a number may be a moment
 old, which is what a gauge is.

@@ -1,4 +1,4 @@
-"""The table ``[node.timing]``: what a node waits, with defaults, ranges and meanings.
+"""The table ``[node.timing]``: the waits of a node, with defaults, ranges and meanings.
 
 No wait here is one that safety depends on. A shorter one costs reads and calls that a longer one
 spares; a longer one costs time after a failure.
