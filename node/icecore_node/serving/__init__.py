@@ -1,4 +1,5 @@
-"""The calls that a node answers: messages to values, a call into the rooms below, an answer.
+"""The calls that a node answers: a message becomes values, a lower package does the work, and an
+answer goes back.
 
 It imports everything of the node but ``node.py``.
 """

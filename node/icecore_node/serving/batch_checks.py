@@ -1,4 +1,4 @@
-"""What a produced batch must be before it gets offsets: whole, within limits, decodable.
+"""Checks of a produced batch before it gets offsets: it must be whole, within limits and decodable.
 
 All of a request is checked before any of it is appended, so that its batches keep their order. The
 cheap part (framing, CRC, caps) runs on the loop. So does the decoding of requests that inflate to
@@ -15,9 +15,11 @@ from icecore.topic_settings import SegmentSettings
 from icecore_node.io.heavy_work import HeavyWork
 
 INFLATED_ON_LOOP_BYTES = 128 << 10
-"""Of one request: 0.15 ms, about what a change of threads costs."""
+"""Compressed requests that inflate to at most this are decoded on the event loop. That takes 0.15
+ms, about as long as a change of threads."""
 CHECKED_ON_LOOP_BYTES = 8 << 20
-"""Of one request, compressed or not: twice what our producers send at once."""
+"""Requests of at most this size uncompressed are decoded on the event loop. Our producers send at
+most half of this at once."""
 _SLICE_BYTES = 4 << 20
 
 
@@ -33,7 +35,7 @@ class CheckedBatch:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether looking into it means inflating."""
+        """Whether the batch must be inflated to be decoded."""
         return self.header.codec is not Codec.NONE
 
 
@@ -61,7 +63,7 @@ def check_frame(data: memoryview, settings: SegmentSettings) -> CheckedBatch:
 
 
 def are_light(batches: list[CheckedBatch]) -> bool:
-    """Whether they can be decoded on the loop."""
+    """Whether the batches are small enough to be decoded on the event loop."""
     inflated = sum(each.header.uncompressed_length for each in batches if each.is_compressed)
     total = sum(each.header.uncompressed_length for each in batches)
     return inflated <= INFLATED_ON_LOOP_BYTES and total <= CHECKED_ON_LOOP_BYTES
@@ -83,7 +85,7 @@ def check_contents(batches: list[CheckedBatch]) -> None:
 
 
 async def check_heavy(batches: list[CheckedBatch], heavy_work: HeavyWork) -> None:
-    """As ``check_contents``, on reader threads."""
+    """Run ``check_contents`` on reader threads."""
     for part in _slices(batches):
         largest = max(each.header.uncompressed_length for each in part)
         await heavy_work.run(largest, check_contents, part)

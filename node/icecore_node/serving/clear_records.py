@@ -29,7 +29,7 @@ _ITEM_BYTES = 8  # lengths and marks of one tag or header
 
 
 ClearPart: TypeAlias = data_pb2.FetchPartitionResult | data_pb2.QueryPartitionResult
-"""What holds records in an answer."""
+"""Part of an answer that holds records."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class ClearRecords:
 
     @property
     def count(self) -> int:
-        """Of records."""
+        """Number of records."""
         return len(self.part.records)
 
 
@@ -60,8 +60,8 @@ def clear_records(
     Args:
         buffers: Whole stored batches, whose CRCs were checked when they were read.
         offset: Records below it are left out.
-        max_bytes: Of the records as they are sent.
-        max_records: At most this many.
+        max_bytes: Maximum size of the records as they are sent.
+        max_records: Maximum number of records.
     """
     data = b"".join(buffers)
     found = ClearRecords(offset)
@@ -84,7 +84,7 @@ def clear_records(
 
 
 def corrupt_batch(header: BatchHeader, error: Exception) -> CorruptBatchError:
-    """What a reader is told of a batch that can't be decoded (R71)."""
+    """Return the error for a batch that can't be decoded; it names the offset to go on at (R71)."""
     return CorruptBatchError(
         f"the batch of offsets {header.base_offset} to {header.end_offset - 1} can't be decoded: "
         f"{error}; go on at {header.end_offset}",
@@ -106,7 +106,7 @@ def _add(found: ClearRecords, columns: BatchColumns, room: tuple[int, int]) -> N
 
 
 def _records(columns: BatchColumns, offset: int) -> Iterator[record.Record]:
-    """Made one window at a time, because a batch may hold a million of them."""
+    """Yield records from an offset on, one window at a time: a batch may hold a million of them."""
     first = int(columns.offsets.searchsorted(offset))
     for start in range(first, len(columns), _WINDOW_RECORDS):
         yield from columns.part(start, start + _WINDOW_RECORDS).to_records()
@@ -147,7 +147,7 @@ def _tag_sizes(names: Sequence[str]) -> Int64s:
 
 
 def record_sizes(columns: RecordColumns) -> Int64s:
-    """``record_size`` of each of them."""
+    """Return the ``record_size`` of each record."""
     sizes = _RECORD_BYTES + np.maximum(columns.values.lengths, 0)
     if columns.keys is not None:
         sizes += np.maximum(columns.keys.lengths, 0)

@@ -1,4 +1,4 @@
-"""Where a search puts what it finds: clear records, as many as there is room for."""
+"""Sink of a search that keeps records found as clear records, up to a maximum count and size."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,23 +34,23 @@ class ClearSink:
     is_first: bool
     """The first record of an answer comes whatever its size."""
     ends_at_undecodable: bool = False
-    """Whether a batch that can't be decoded ends the answer, or is only noted."""
+    """Whether a batch that can't be decoded ends the answer; else it is only noted."""
     takes_columns: bool = False
     """Many records of a batch stay columns; ``part`` is of a query."""
     columns: list[RecordColumns] = field(default_factory=list)
-    """Those."""
+    """Records of the answer that stay columns."""
     size_bytes: int = 0
     is_full: bool = False
     undecodable: CorruptBatchError | None = None
-    """Why a batch is left out, though its CRCs are right."""
+    """Error of a batch that was left out, though its CRCs are right."""
 
     @property
     def count(self) -> int:
-        """Of records."""
+        """Number of records."""
         return len(self.part.records) + sum(map(len, self.columns))
 
     def rest(self) -> "ClearSink":
-        """For what comes behind it in the same answer."""
+        """Return a sink for the next piece of the same answer, with the room that is left."""
         return ClearSink(
             type(self.part)(),
             self.max_count - self.count,
@@ -111,6 +111,7 @@ class ClearSink:
 
 
 def _records(picks: Picks, places: Sequence[int]) -> Iterator[Record]:
-    """Some at a time: how many there is room for is known when they are there."""
+    """Yield the records at some places, a group at a time: only then is it known how many still
+    fit."""
     for start in range(0, len(places), _AT_ONCE):
         yield from picks.records_at(places[start : start + _AT_ONCE])

@@ -1,7 +1,7 @@
 """Fetch and ListOffsets of segments that lie in object storage, where no replica here can answer.
 
-What is answered is what a sealed replica would answer: whole batches, or what matches of them, and
-where the segment ends. Who holds the next segment is not known here: the client asks for that.
+The answer is that of a sealed replica: whole batches or the matching records, and the segment's
+end. This node does not know which nodes hold the next segment; the client asks for that.
 """
 
 from functools import partial
@@ -32,7 +32,7 @@ class ColdFetch:
         *,
         as_row_groups: bool,
     ) -> tuple[list[Buffer], int]:
-        """Batches from the asked offset on, and how many bytes they are."""
+        """Read batches from the asked offset on. Return them and their size in bytes."""
         segment = await self._find(entry, entry.offset, error)
         found, next_offset = await self._segments.reading.read(
             segment.segment_id, entry.offset, max_bytes, as_row_groups=as_row_groups
@@ -49,7 +49,7 @@ class ColdFetch:
         budget: FilterBudget,
         error: IcecoreError,
     ) -> Filtered:
-        """What matches from where the last look ended."""
+        """Read the matching records from the offset where the last look ended."""
         segment = await self._find(entry, result.next_offset, error)
         reading = self._segments.reading
         log = await reading.open_log(segment.segment_id)
@@ -63,8 +63,8 @@ class ColdFetch:
     async def find_time(
         self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
     ) -> bool:
-        """The first record of a segment from a time on. Whether that segment is a published one
-        that no replica here can answer for."""
+        """Find the first record of a segment from a time on. Return whether that segment is a
+        published one that no replica here can answer for."""
         if self._segments.is_held(entry.segment_id):
             return False
         named = (entry.topic_id, entry.topic, entry.partition, entry.segment_id)

@@ -39,7 +39,7 @@ class ColdSearch:
     tally: Tally = field(default_factory=Tally)
 
     def tell(self, done: data_pb2.SegmentSearch) -> None:
-        """What it asked of object storage."""
+        """Add the number and bytes of the search's requests to object storage to the answer."""
         done.cold_requests, done.cold_bytes = self.tally.requests, self.tally.length_bytes
 
 
@@ -47,8 +47,8 @@ class ColdSearches:
     """Loop only; ``close`` it when the page is over.
 
     Args:
-        segments: What lies in object storage.
-        selection: What is wanted.
+        segments: Segments in object storage.
+        selection: The records wanted.
         newest_first: The order of the search.
     """
 
@@ -63,7 +63,7 @@ class ColdSearches:
 
         Args:
             ahead: That piece and those behind it.
-            make_sink: For what the page has room for.
+            make_sink: Makes a sink with the room that the page has left.
 
         Raises:
             IcecoreError: The step failed.
@@ -100,7 +100,7 @@ class ColdSearches:
         return await self._opened(piece, tally)
 
     async def close(self) -> None:
-        """End what nobody waits for."""
+        """Cancel first steps that were begun ahead and are not needed any more."""
         for task in self._begun.values():
             task.cancel()
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
@@ -130,8 +130,8 @@ def _is_cold(piece: Piece) -> bool:
 async def described(
     segments: ColdSegments, request: data_pb2.QueryRequest, asked: data_pb2.QueryPartition
 ) -> list[Segment]:
-    """Of the segments that a query names, those that no intact replica here can answer for and
-    that lie in object storage."""
+    """Return those segments named in a query that lie in object storage and that no intact replica
+    here can answer for."""
     named = [each for each in asked.segment_ids if not segments.is_held(each)]
     found = await asyncio.gather(
         *(segments.named(request.topic_id, request.topic, asked.partition, each) for each in named),

@@ -1,7 +1,7 @@
-"""Which published segment a request means that no intact replica here can answer, if any.
+"""Finds the published segment that a request needs and that no intact replica here can answer for.
 
-A client that was told to come here names the segment. One that found a sealed replica which is
-damaged here need not know that: what object storage has of it is as good.
+A client that was told to come here names the segment. A client that asks for a sealed replica
+damaged here need not know that: the copy in object storage is as good.
 """
 
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ class ColdSegments:
     """Loop only.
 
     Args:
-        reading: Of object storage; None = this node has none.
-        table: What it holds itself.
+        reading: Reads object storage; None = this node has no object store.
+        table: Replicas on this node.
     """
 
     def __init__(self, reading: "ColdReading | None", table: ReplicaTable) -> None:
@@ -36,7 +36,7 @@ class ColdSegments:
         return self._reading
 
     def is_held(self, segment_id: int) -> bool:
-        """Whether a replica here can answer for a segment."""
+        """Whether an intact replica of the segment is here."""
         replica = self._table.get(SegmentId(segment_id))
         return replica is not None and replica.life.is_intact
 
@@ -48,7 +48,7 @@ class ColdSegments:
 
         Raises:
             UnknownTopicError: The topic is deleted.
-            IcecoreError: Nobody could say now.
+            IcecoreError: The coordinator did not answer, and the segment was not known here.
         """
         topic_id = self._table.names.id_for_client(topic_id, topic)
         if self._reading is None or segment_id == NO_SEGMENT:
@@ -63,7 +63,8 @@ class ColdSegments:
     async def at(
         self, topic_id: bytes, topic: str, partition: int, segment_id: int, offset: int
     ) -> Segment | None:
-        """The same of the segment that holds an offset.
+        """Return the record of the segment in object storage that holds an offset; None when there
+        is none.
 
         Raises:
             OffsetOutOfRangeError: The partition begins after it by now.
@@ -93,7 +94,7 @@ class ColdSegments:
 
 
 def view_of_cold(log: "ColdLog", segment: Segment, quiet: tuple[tuple[int, int], ...]) -> LogView:
-    """What readers may see of a segment in object storage: all of it."""
+    """Return a segment in object storage as searches see it: all of it is visible."""
     return LogView(
         log,
         log,

@@ -1,4 +1,4 @@
-"""The handlers of ``DataService``, and who a producer is."""
+"""The handlers of ``DataService``, and the ids of producers."""
 
 import json
 
@@ -16,7 +16,7 @@ from icecore_node.serving.query import QueryHandler
 
 
 class DataService:
-    """What clients ask of a node."""
+    """Calls of clients to a node."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class DataService:
 
     @property
     def inflight_bytes(self) -> int:
-        """Of produce requests that are being worked on."""
+        """Size of the produce requests that are being worked on."""
         return self._produce.inflight_bytes
 
     def direct_handlers(self) -> dict[str, DirectHandler]:
@@ -64,7 +64,8 @@ class DataService:
         return found.SerializeToString()
 
     async def init_producer(self, body: Received, _: CallContext) -> bytes:
-        """A producer id that was never handed out before, with epoch 0; or that of a name."""
+        """Answer a producer id that was never handed out before, with epoch 0; for a named
+        producer, the id of its name."""
         request = framing.parse(data_pb2.InitProducerRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
         if request.producer_name:

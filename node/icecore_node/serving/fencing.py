@@ -47,8 +47,8 @@ class Fencing:
         answer is the last word of this replica.
 
         Args:
-            request: In whose order the answers are.
-            check: Raises what refuses the order by now.
+            request: Names the segments; the answers are in the same order.
+            check: Raises an error when the order must be refused by now.
         """
         context = self._context
         self._seals.note_fence()
@@ -83,7 +83,8 @@ class Fencing:
     def _promise(
         self, request: coordinator_pb2.FenceRequest
     ) -> tuple[list[coordinator_pb2.FencedReplica], list[tuple[Replica, Epoch]]]:
-        """Nothing is appended below the epochs from now on; who promised which."""
+        """Promise the epochs: from now on no batch with a lower epoch is appended. Return the
+        answers, and the replicas with their promised epochs."""
         answers: list[coordinator_pb2.FencedReplica] = []
         promised: list[tuple[Replica, Epoch]] = []
         for ref in request.segments:
@@ -110,7 +111,8 @@ class Fencing:
         return answers, promised
 
     async def _settle(self, replica: Replica) -> IcecoreError | None:
-        """The shortage for which it cannot be told where the log ends: not now, and no damage."""
+        """Settle a log before its end is reported. Return the shortage that prevents this for now;
+        such a log is not damaged."""
         async with self._orders.alone(replica.segment_id):
             if not replica.life.counts:
                 return None
@@ -125,7 +127,8 @@ class Fencing:
 
 
 def describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
-    """From now on no write-back may cut what was told here, until the end is decided."""
+    """Fill in the durable end of a replica. Until the segment's end is decided, no write-back may
+    cut the log below it."""
     if not replica.life.counts:
         return
     tail = replica.log.durable_tail

@@ -35,24 +35,27 @@ from icecore_node.serving.pieces import view_of
 
 MAX_WAIT_MS = 30_000
 SILENT_WAIT_MS = 5_000
-"""The same while no coordinator hears of this node: somebody else may lead by now."""
+"""Longest wait while no coordinator hears of this node: another node may lead by now."""
 _AGAIN_MS, _AGAIN_MS_MAX = 5.0, 100.0
-"""How long who waits for more than there is waits between two looks, at first and at most."""
+"""First and longest pause, in milliseconds, between two reads for a fetch that waits for more
+bytes."""
 _NOT_HERE = (NotReplicaError, UnknownTopicError)
-"""What this node has nothing of may lie in object storage."""
+"""Errors for a partition or offset without a replica here: the records may lie in object
+storage."""
 
 
 class FetchHandler:
     """Handlers of ``DataService/Fetch`` and ``ListOffsets``.
 
     Args:
-        context: Of the node.
-        table: What it holds.
-        readers: Who waits.
-        reading: From disk.
-        heavy_work: Inflating, for readers.
+        context: Context of the node.
+        table: Replicas on this node.
+        readers: Wakes waiting fetches.
+        reading: Reads replicas from disk.
+        heavy_work: Inflates batches for readers.
         cold: Segments in object storage.
-        silent_ms: How long ago what is known was the newest, 0 while a coordinator is heard.
+        silent_ms: Returns the milliseconds since the topics known here were the newest; 0 while the
+            lease is valid.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class FetchHandler:
     async def _read_all(
         self, request: data_pb2.FetchHeader, waiting: "_Waiting", call: CallContext
     ) -> tuple[data_pb2.FetchResponseHeader, list[Buffer], int]:
-        """What there is now, in the order and within the limits of the request."""
+        """Read all partitions once, in the order and within the limits of the request."""
         room = self._room(request)
         header = data_pb2.FetchResponseHeader()
         buffers: list[Buffer] = []
@@ -172,7 +175,7 @@ class FetchHandler:
         data: list[Buffer],
         room: tuple[int, int],
     ) -> int:
-        """What was read as clear records; how many bytes that is.
+        """Add what was read to the result as clear records. Return their size in bytes.
 
         Raises:
             CorruptBatchError: The batch at the asked offset can't be decoded.
@@ -194,8 +197,8 @@ class FetchHandler:
         result: data_pb2.FetchPartitionResult,
         waiting: "_Waiting",
     ) -> tuple[PartitionReplicas, Replica]:
-        """The replica that holds the next offset, which is the asked one or, with a filter, a later
-        one; what there is to say of it is in the result."""
+        """Return the replica that holds the next offset, and describe it in the result. The next
+        offset is the asked one or, with a filter, a later one."""
         if entry.offset < 0:
             raise InvalidRequestError(f"offset {entry.offset} is negative")
         held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
@@ -252,8 +255,8 @@ class FetchHandler:
         waiting: "_Waiting",
         budget: FilterBudget,
     ) -> Filtered:
-        """What matches, as clear records in the result where there is room for some, else as
-        batches."""
+        """Find the matching records. They come as clear records in the result when the request
+        wants those, else as batches."""
         selection = selection_from_proto(entry.filter)
         try:
             held, replica = self._locate(entry, result, waiting)
@@ -344,20 +347,22 @@ class _Waiting:
     def __init__(self, readers: Readers) -> None:
         self.woken = asyncio.Event()
         self.offsets: dict[int, int] = {}
-        """By the number of a partition with a filter: everything before was looked at."""
+        """Next offset to look at, by number of a partition with a filter; all before it was looked
+        at."""
         self.is_over = False
-        """Something matched, or so much was looked at that the client shall hear how far."""
+        """True when a record matched, or the budget is spent and the client must learn how far the
+        look went."""
         self._readers = readers
         self._watched: set[PartitionKey] = set()
 
     def watch(self, key: PartitionKey) -> None:
-        """One partition more."""
+        """Watch one more partition."""
         if key not in self._watched:
             self._watched.add(key)
             self._readers.watch(key, self, self.woken.set)
 
     async def wait(self, timeout_ms: float) -> bool:
-        """True when woken in time."""
+        """Wait until woken. Return False when the time is over."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self.woken.wait()

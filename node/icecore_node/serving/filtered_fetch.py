@@ -25,8 +25,8 @@ LOOK_MS_MAX: Final = 500
 
 
 class FilterBudget:
-    """How much one fetch may look at before it answers, found or not. Then the next one goes on
-    there, and others have had a turn."""
+    """Limit of bytes and time that one fetch may look at before it answers, with or without a
+    match. The next fetch goes on there, after other requests had a turn."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,27 +34,27 @@ class FilterBudget:
         self._left_bytes = LOOK_BYTES_MAX
 
     def spend(self, length_bytes: int) -> None:
-        """So much was read."""
+        """Count bytes that were read."""
         self._left_bytes -= length_bytes
 
     @property
     def is_spent(self) -> bool:
-        """Whether the answer must go."""
+        """Whether the fetch must answer now."""
         return self._left_bytes <= 0 or self._clock.monotonic_ms() >= self._ends_ms
 
 
 @dataclass(slots=True)
 class Filtered:
-    """What one look has found."""
+    """Result of one look."""
 
     next_offset: int
     """Everything before it was looked at."""
     buffers: list[Buffer] = field(default_factory=list)
-    """Batches ..."""
+    """Batches of matching records; empty when ``encoded`` is used."""
     encoded: bytes = b""
-    """... or a ``FetchPartitionResult`` that has records only."""
+    """The same as a ``FetchPartitionResult`` with clear records only."""
     count: int = 0
-    """Of these records."""
+    """Number of clear records."""
     length_bytes: int = 0
     error: CorruptBatchError | None = None
     """The batch in front of ``next_offset`` can't be decoded, and nothing was found before it."""
@@ -62,7 +62,7 @@ class Filtered:
 
 @dataclass(slots=True)
 class BatchSink:
-    """Batches of what matches. See ``Sink``."""
+    """Batches with the matching records alone. See ``Sink``."""
 
     max_bytes: int
     is_first: bool
@@ -78,7 +78,8 @@ class BatchSink:
         return len(places) if self._add(made) else 0
 
     def refuse(self, found: StoredBatch, _: CorruptBatchError | BatchTooLargeError) -> bool:
-        """See ``Sink.refuse``: who asked sees for himself (R71)."""
+        """See ``Sink.refuse``: the stored batch is sent, and the client meets the error itself
+        (R71)."""
         return self._add(found.stored())
 
     def _add(self, made: Buffer) -> bool:
@@ -128,19 +129,21 @@ MakeStep: TypeAlias = Callable[
     [Callable[[Callable[[], FilterSink]], FilterSink], Callable[[], FilterSink]],
     Awaitable[FilterSink],
 ]
-"""Makes a step of a search on a thread."""
+"""Function that makes a step of a search on a thread."""
 
 
 async def read_filtered(
     search: LogSearch, step: MakeStep, room: tuple[int, int], budget: FilterBudget
 ) -> Filtered:
-    """What matches from where a search stands, until there is no room or the budget is spent.
+    """Find matching records from the search's position on, until there is no room or the budget is
+    spent.
 
     Args:
-        search: Upwards.
+        search: A search in ascending order.
         step: Makes one of its steps.
-        room: Bytes, and clear records; 0 of these means batches.
-        budget: Of the whole request.
+        room: Maximum bytes, and maximum number of clear records; with 0 records the answer is
+            batches.
+        budget: Budget of the whole request.
 
     Raises:
         NotReplicaError: The replica is damaged, or gone.

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamParts:
-    """What all streams to followers share."""
+    """Parts that all streams to followers share."""
 
     context: NodeContext
     table: ReplicaTable
@@ -102,7 +102,8 @@ class FollowerStream:
             await self._take_slowly(framing.parse(replication_pb2.ReplicaProgress, body))
 
     def _take(self, body: Received) -> bool:
-        """A message with progress alone. Who attaches may have to be compared with the disk."""
+        """Take in a message with progress alone. Return False when a segment is to be attached:
+        that may need a read from disk."""
         if self._is_stale():
             return False
         message = framing.parse(replication_pb2.ReplicaProgress, body)
@@ -161,7 +162,7 @@ class FollowerStream:
     # --- who attaches ---------------------------------------------------------------------------
 
     async def _chain_agrees(self, leader: Leader, entry: replication_pb2.ProgressEntry) -> bool:
-        """Whether the follower's log is a prefix of ours, by the header CRC at its end."""
+        """Return whether the follower's log is a prefix of ours, by the header CRC at its end."""
         log_end_offset = leader.replica.log.tail.end_offset
         if entry.durable_end_offset > log_end_offset:
             # The core will notice that a follower holds more than its leader, and self-fence.

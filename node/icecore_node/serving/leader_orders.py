@@ -1,4 +1,4 @@
-"""What the coordinator orders and asks of leaders: rolls, fences of producers, ends of seals."""
+"""Orders and questions of the coordinator to leaders: rolls, fences of producers, ends of seals."""
 
 from icecore.errors import IcecoreError, NotLeaderError, NotReplicaError
 from icecore.model import ProducerEpoch, ProducerId, SegmentId
@@ -15,7 +15,7 @@ WHY_MAX = 200
 
 
 class LeaderOrders:
-    """Hands them to the leaders of this node."""
+    """Hands these orders to the leaders of this node."""
 
     def __init__(self, context: NodeContext, table: ReplicaTable, leaders: Leaders) -> None:
         self._context = context
@@ -43,7 +43,8 @@ class LeaderOrders:
         return errors, empty
 
     def held_end(self, segment_id: SegmentId) -> coordinator_pb2.HeldEnd:
-        """What we hold of a segment that is to be sealed, in our own words (R64)."""
+        """Return the durable end and digests of our replica of a segment that is to be sealed
+        (R64). They come from this node's own log, not from the order."""
         replica = self._table.get(segment_id)
         if replica is None or not replica.life.counts or replica.sealed:
             error = NotReplicaError(f"no intact open replica of segment {segment_id} here")
@@ -65,7 +66,8 @@ class LeaderOrders:
     def fence_producers(
         self, request: coordinator_pb2.FenceProducersRequest
     ) -> coordinator_pb2.FenceProducersResponse:
-        """Refuse older epochs of named producers; how far each got in what is led here (R48).
+        """Refuse older epochs of named producers from now on. Answer each producer's last epoch and
+        next sequence in the segments led here (R48).
 
         Needs no disk: a process that is started again leads nothing that it led before, and hears
         all fences before it leads anything new.

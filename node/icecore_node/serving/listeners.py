@@ -1,4 +1,4 @@
-"""Where a node listens: gRPC for everybody, and the native transport for Python processes.
+"""The servers of a node: gRPC for all clients, and the native transport for Python processes.
 
 Both serve the same handlers; calls are counted by the transport that they came over.
 """
@@ -32,7 +32,7 @@ class Listeners:
         self.address = ""
         """``host:port`` of gRPC that others connect to."""
         self.native_address = ""
-        """The same of the native transport; empty when there is none."""
+        """``host:port`` of the native transport; empty when there is none."""
 
     async def start(self, handlers: Handlers) -> None:
         """Listen. Raises ConfigurationError when a port is taken."""

@@ -1,4 +1,4 @@
-"""Finding records in one log: by its index where that knows, by reading where it does not.
+"""Finding records in one log: by its index where that covers the offsets, else by reading the log.
 
 Runs on reader threads, in bounded steps. An index only says where to look: every record is read
 from the log, whose bytes are CRC-checked, and compared with what is wanted. What matches goes to a
@@ -36,16 +36,17 @@ from icecore_node.storage.engine import (
 )
 
 STEP_BYTES: Final = 512 << 10
-"""Scanned in one step, and a batch more. With the smallest batches that is some 50 ms."""
+"""Bytes scanned in one step, up to a batch more. With the smallest batches a step takes some 50
+ms."""
 _LOOK_PART: Final = 8
-"""A look takes one record of what it reads: that is so much less work than to scan it ..."""
+"""A look counts as this part of the bytes that it reads, since it uses one record of them."""
 _LOOK_BYTES: Final = 8 << 10
-"""... and at least as much as to scan this."""
+"""Least effort that a look counts as, in bytes scanned."""
 _SCAN_BYTES: Final = 256 << 10
 _WINDOW_OFFSETS_MAX: Final = 1 << 20
 _FEW: Final = 8
 _CANDIDATES: Final = 4096
-"""Asked of an index at once, for each hash."""
+"""Maximum number of candidates to ask an index for at once, for each hash."""
 
 
 SinkT = TypeVar("SinkT", bound=Sink)
@@ -53,12 +54,12 @@ SinkT = TypeVar("SinkT", bound=Sink)
 
 @dataclass(slots=True)
 class SearchWork:
-    """What a search has cost so far."""
+    """Costs of a search so far."""
 
     index_bytes: int = 0
     data_bytes: int = 0
     effort_bytes: int = 0
-    """What could have been scanned in the time that it took, about."""
+    """Effort so far, as the number of bytes that could have been scanned in about the same time."""
     candidates: int = 0
     scanned: bool = False
     """Something was read because no index covers it."""
@@ -68,7 +69,8 @@ class SearchWork:
     """No event time that is wanted is in the log."""
 
     def copy(self) -> "SearchWork":
-        """As ``dataclasses.replace`` makes it in five times the time; one for each step."""
+        """Return a copy. One is made for each step; ``dataclasses.replace`` takes five times as
+        long."""
         return SearchWork(
             self.index_bytes,
             self.data_bytes,
@@ -83,9 +85,9 @@ class SearchWork:
 @dataclass(slots=True)
 class _State:
     left: OffsetRange
-    """What was not looked at yet."""
+    """Offsets not looked at yet."""
     reads: list[Read]
-    """What the index said of ``planned``, in order; the rest of it."""
+    """Remaining reads within ``planned``, in order, made from the index's candidates."""
     planned: OffsetRange
     window: int
     work: SearchWork = field(default_factory=SearchWork)
@@ -106,19 +108,20 @@ class LogView:
     indexed_headers: frozenset[str] = frozenset()
     """Names of the headers whose hashes the index has; none while the record is not known."""
     quiet: tuple[OffsetRange, ...] = ()
-    """Ascending: no record in these is wanted, which is known without reading them."""
+    """Ranges, ascending, in which no record is wanted: that is known without reading them."""
     floor: Callable[[int], int] = field(default=lambda _: 0, compare=False)
-    """From which offset on all may be read at once, up to a given one."""
+    """Returns, for an exclusive end, the first offset from which all up to that end may be read at
+    once."""
 
 
 class LogSearch:
     """One search through a part of a log.
 
     Args:
-        log: Where to look.
-        selection: What is wanted.
-        asked: Where to look; may begin and end within batches.
-        newest_first: From the end of it down.
+        log: The log to search.
+        selection: The records wanted.
+        asked: The offsets to search; may begin and end within batches.
+        newest_first: Whether to search from the end down.
     """
 
     def __init__(
@@ -134,41 +137,42 @@ class LogSearch:
         self._groups: Groups = selection.conditions(log.indexed_headers)
         self._state = _State(asked, [], (0, 0), 0)
         self._record_bytes = 0.0
-        """About so many each takes, from the first look on that has several."""
+        """Average bytes of a record, estimated by the first look with several offsets; 0 = not
+        known yet."""
         self.summary: IndexSummary | None = None
-        """Of the log's index, from the first step on."""
+        """Summary of the log's index; None before the first step."""
 
     @property
     def left(self) -> OffsetRange:
-        """What was not looked at yet; empty at the end."""
+        """Offsets not looked at yet; empty at the end."""
         return self._state.left
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it was looked at."""
+        """Whether all offsets were looked at."""
         return self.left[0] >= self.left[1]
 
     @property
     def by_hash(self) -> bool:
-        """Whether there is anything that an index could know."""
+        """Whether the selection has a condition that an index can answer."""
         return bool(self._groups)
 
     @property
     def hash_count(self) -> int:
-        """How many hashes it asks an index for."""
+        """Number of hashes that the search asks an index for."""
         return len(hashes_of(self._groups))
 
     @property
     def work(self) -> SearchWork:
-        """What it has cost."""
+        """Costs of the search so far."""
         return self._state.work
 
     def step(self, make_sink: Callable[[], SinkT]) -> SinkT:
         """Look at some more, until the sink is full.
 
         Returns:
-            What was found, in a sink of its own: a step that raises may be repeated, for nothing
-            has moved.
+            A new sink with the records found. A step that raises may be repeated: it leaves the
+            search as it was.
 
         Raises:
             StorageError: The log is damaged.
@@ -189,7 +193,8 @@ class LogSearch:
         return sink
 
     def _go_far(self, sink: Sink, stop_bytes: int) -> None:
-        """As far as a step goes, or to where something must be brought first."""
+        """Search until the step's limit, or until something must first be read from object
+        storage."""
         has_moved = False
         while not (self.is_done or sink.is_full or self.work.effort_bytes >= stop_bytes):
             try:
@@ -219,7 +224,8 @@ class LogSearch:
             self._reach(state.planned)
 
     def _plan(self) -> bool:
-        """Ask the index. False when there is nothing to read before what it has searched ends."""
+        """Ask the index for candidates. Return False when the range that it covered has nothing to
+        read."""
         state = self._state
         if not self._groups:
             reads: list[Read] = [Scan(*state.left)]
@@ -241,7 +247,8 @@ class LogSearch:
         return self._keep_plan(planned, found.searched)
 
     def _keep_plan(self, reads: list[Read], searched: OffsetRange) -> bool:
-        """Without what is quiet. False when nothing is left to read of the range."""
+        """Keep the reads outside quiet ranges. Return False when nothing is left to read of the
+        range."""
         state, quiet = self._state, self._log.quiet
         state.reads = outside_of(reads, quiet, newest_first=self._newest_first) if quiet else reads
         state.planned = searched
@@ -250,7 +257,7 @@ class LogSearch:
         return bool(state.reads)
 
     def _reach(self, done: OffsetRange) -> None:
-        """All of this range was looked at, and what comes before it in the order of the search."""
+        """Note that this range, and all before it in the order of the search, was looked at."""
         low, high = self._state.left
         if self._newest_first:
             self._state.left = low, max(low, min(high, done[0]))
@@ -260,7 +267,7 @@ class LogSearch:
     # --- reading --------------------------------------------------------------------------------
 
     def _scan(self, low: int, high: int, sink: Sink) -> Scan | None:
-        """Some of a range; returns the rest."""
+        """Scan some of a range; return the rest."""
         self._state.work.scanned = True
         if self._newest_first:
             data, low_read = self._read_before(max(low, self._log.floor(high)), high)
@@ -277,7 +284,7 @@ class LogSearch:
         return Scan(*rest) if rest[0] < rest[1] else None
 
     def _look(self, offsets: Int64s, sink: Sink) -> Look | None:
-        """The first candidates, with those that are read along; returns the rest."""
+        """Look at the first candidates, and at others in the same bytes; return the rest."""
         at = int(offsets[-1 if self._newest_first else 0])
         length = 1 if self._newest_first else self._look_bytes(offsets)
         data, next_offset = self._read(at, length, self._log.visible_end_offset)
@@ -297,7 +304,8 @@ class LogSearch:
         return Look(rest) if len(rest) else None
 
     def _look_bytes(self, offsets: Int64s) -> int:
-        """As many as one batch has, or more where the next candidates are near."""
+        """Return the bytes to read for a look: 1 for a single batch, more when the next candidates
+        are near."""
         if len(offsets) < 8:
             return 1
         if not self._record_bytes:
@@ -356,8 +364,8 @@ class LogSearch:
     # --- comparing ------------------------------------------------------------------------------
 
     def _offer(self, data: bytes, done: OffsetRange, chosen: Int64s | None, sink: Sink) -> bool:
-        """Give the sink what matches in these batches, of the chosen offsets or of all in a range.
-        False when it is full before the end; then ``left`` says where."""
+        """Give the sink the matching records of these batches, among the chosen offsets or all in a
+        range. Return False when it is full before the end; ``left`` then says where."""
         found = list(_batches(data, done))
         self._state.work.effort_bytes += sum(map(_inflated_bytes, found)) // _LOOK_PART
         for each in reversed(found) if self._newest_first else found:
@@ -382,7 +390,7 @@ class LogSearch:
     def _matching(
         self, found: StoredBatch, asked: OffsetRange, chosen: Int64s | None
     ) -> tuple[Picks | None, list[int]]:
-        """A batch and the places of what is wanted of it."""
+        """Return a batch and the places of the wanted records in it."""
         selection, header = self.selection, found.header
         if not selection.may_be_in(header):
             return None, []
@@ -406,7 +414,8 @@ class LogSearch:
     def _matching_few(
         self, found: StoredBatch, asked: OffsetRange
     ) -> tuple[Picks | None, list[int]]:
-        """Of a batch with a few records: to build columns takes longer than to look at each."""
+        """Compare each record of a small batch: with few records that is faster than building
+        columns."""
         keys = self.selection.key_hashes
         hashes = key_hashes_of(found.data, found.position, found.header) if keys else ()
         if keys and keys.isdisjoint(hashes):
@@ -424,8 +433,8 @@ class LogSearch:
 
 
 def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:
-    """Whether a log has no event time that is wanted. Only of a sealed one that is known before it
-    is read: others may have grown since."""
+    """Whether no event time of a log is wanted. Only a sealed log's times are known before it is
+    read: other logs may have grown."""
     times = summary.timestamps_ms
     if summary.kind != SEALED_INDEX or times is None:
         return False
@@ -433,13 +442,15 @@ def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:
 
 
 def _inflated_bytes(found: StoredBatch) -> int:
-    """A compressed payload is inflated as a whole, whatever is wanted of it."""
+    """Return the bytes that reading a batch inflates: a compressed payload is inflated as a
+    whole."""
     header = found.header
     return 0 if header.codec is batch.Codec.NONE else header.uncompressed_length
 
 
 def _edges(low: int, high: int) -> OffsetRange:
-    """What ``_reach`` takes so that it stops in front of a range, from either side."""
+    """Return the argument with which ``_reach`` stops the search in front of a range, from either
+    side."""
     return high, low
 
 

@@ -1,6 +1,7 @@
-"""What a node answers in the place of a coordinator: who leads what, and which segments it holds.
+"""Answers of a node in the place of a coordinator: the leaders of topics, and the segments held
+here.
 
-So every node is an address to begin with, and clients begin, produce and read while no coordinator
+So a client can start with the address of any node, and produce and read while no coordinator
 answers. All other methods of ``AdminService`` are refused, with the coordinator's address.
 """
 
@@ -49,7 +50,7 @@ class MetadataService:
         return refused | mine
 
     async def refuse(self, _: Received, __: CallContext) -> bytes:
-        """Raises NotCoordinatorError, which says who is asked."""
+        """Raises NotCoordinatorError with the coordinator's address."""
         address = self._coordinator.address
         node_id = self._context.identity.node_id
         raise NotCoordinatorError(
@@ -59,9 +60,10 @@ class MetadataService:
     # --- topics ---------------------------------------------------------------------------------
 
     async def get_metadata(self, body: Received, call: CallContext) -> bytes:
-        """As a coordinator does, from what was heard of one. A topic is answered once.
+        """Answer as a coordinator does, from the topics last heard from one. Each topic is answered
+        once.
 
-        Raises UnavailableError while nothing was heard.
+        Raises UnavailableError before the first topics were heard.
         """
         request, turns = parse(admin_pb2.GetMetadataRequest, body), Turns(call.slot)
         context, mirror = self._context, self._mirror
@@ -132,7 +134,8 @@ def _add(
     found: admin_pb2.TopicMetadata | None,
     down: frozenset[int],
 ) -> None:
-    """A topic, or the error of one that is not there. Who is down leads nothing."""
+    """Add a topic, or an error when it does not exist. A node that is down is not named as a
+    leader."""
     if found is None:
         error = UnknownTopicError(f"no topic {name!r}", topic=name)
         response.topics.add(name=name, error=convert.error_to_proto(error))
@@ -145,7 +148,7 @@ def _add(
 
 
 def _segments(held: PartitionReplicas) -> Iterator[Segment]:
-    """Those of a partition that somebody could read here."""
+    """Yield the records of a partition's segments that can be read here."""
     for replica in list(held.replicas):
         record = replica.segment
         if record is None or not replica.life.is_intact or record.state is SegmentState.PREPARED:
@@ -154,6 +157,6 @@ def _segments(held: PartitionReplicas) -> Iterator[Segment]:
 
 
 def _ends_above(segment: Segment, offset: int) -> bool:
-    """Open segments have no end yet."""
+    """Whether a segment ends above an offset; one that is not sealed has no end yet."""
     start = max(offset, segment.log_start_offset)
     return segment.state is not SegmentState.SEALED or segment.end_offset > start

@@ -1,9 +1,9 @@
-"""The handlers of ``NodeService``: what the coordinator orders a node to do.
+"""The handlers of ``NodeService``: the coordinator's orders to a node.
 
-Here an order is parsed, checked and answered; what it does is in the room of its kind: fences,
-opens, write-backs, orders to leaders. Each order carries the coordinator's token; a lower one than
-any seen is refused. Orders are idempotent: a coordinator that was interrupted repeats them. Lists
-are answered in order, each item with its own error.
+Here an order is parsed, checked and answered; a module for each kind carries it out: fences, opens,
+write-backs, orders to leaders. Each order carries the coordinator's token; a lower one than any
+seen is refused. Orders are idempotent: a coordinator that was interrupted repeats them. Lists are
+answered in order, each item with its own error.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _Order: TypeAlias = (
 
 
 class NodeService:
-    """What the coordinator asks."""
+    """Handlers of the coordinator's orders."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class NodeService:
         }
 
     def _check(self, request: _Order) -> None:
-        """Raises FencedError for an order of a coordinator that another one took over from, or to
-        an earlier process: what that one held and had promised may be gone."""
+        """Check an order. Raises FencedError when a newer coordinator has taken over, or the order
+        is for an earlier process: that one's replicas and promises may be gone."""
         identity = self._context.identity
         identity.check_cluster(request.cluster_id, is_needed=True)
         for items in _lists(request):
@@ -139,7 +139,7 @@ class NodeService:
         ).SerializeToString()
 
     async def check_seal(self, body: Received, _: CallContext) -> bytes:
-        """What we hold of segments that are to be sealed, in our own words."""
+        """Answer the durable ends and digests of our replicas of segments that are to be sealed."""
         request = framing.parse(coordinator_pb2.CheckSealRequest, body)
         self._check(request)
         return coordinator_pb2.CheckSealResponse(
@@ -150,7 +150,8 @@ class NodeService:
         ).SerializeToString()
 
     async def fence_producers(self, body: Received, _: CallContext) -> bytes:
-        """Refuse older epochs of named producers; how far each got in what is led here."""
+        """Refuse older epochs of named producers; answer each one's position in the segments led
+        here."""
         request = framing.parse(coordinator_pb2.FenceProducersRequest, body)
         self._check(request)
         return self._leader_orders.fence_producers(request).SerializeToString()
@@ -193,7 +194,7 @@ class NodeService:
 
 
 def _lists(request: _Order) -> tuple[Sized, ...]:
-    """What a request has many of."""
+    """Return the lists of a request whose lengths are limited."""
     match request:
         case coordinator_pb2.FenceProducersRequest():
             return (request.fences,)
@@ -208,7 +209,8 @@ def _lists(request: _Order) -> tuple[Sized, ...]:
 def _that_fit(
     results: Sequence[coordinator_pb2.WrittenBack],
 ) -> list[coordinator_pb2.WrittenBack]:
-    """As many as one message holds, at least one good one; an error to ask again for the rest."""
+    """Return the results that fit into one message, at least one without error. The others become
+    errors that ask the coordinator to try again."""
     full = ThrottledError("the answer is full, ask again for this segment")
     found: list[coordinator_pb2.WrittenBack] = []
     used = 0

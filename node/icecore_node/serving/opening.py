@@ -3,8 +3,8 @@
 Base and starting state are given once; the same again is answered alike as long as nothing has
 happened. A log never begins in the place of one that was here before.
 
-Files are made some at a time, by one thread whatever is asked: a thousand new partitions keep
-neither fences nor readers waiting. When nobody waits for the answer any more, no more are made.
+Files are made some at a time, by one thread for all orders: a thousand new partitions do not delay
+fences or readers. When the caller's timeout is over, no more are made.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from icecore_node.storage.engine import NO_TAIL, SegmentIdentity
 from icecore_replication.producers import ProducerTable
 
 MADE_AT_ONCE = 64
-"""Segments, with one commit of the control store."""
+"""Number of segments made with one commit of the control store."""
 
 
 class Opening:
@@ -55,8 +55,8 @@ class Opening:
 
         Args:
             items: What to open.
-            check: Raises what refuses the order by now.
-            within_s: How long somebody waits for the answer; None = for ever.
+            check: Raises an error when the order must be refused by now.
+            within_s: Seconds for which the caller waits for the answer; None = for ever.
         """
         now_ms = self._context.clock.monotonic_ms()
         until_ms = inf if within_s is None else now_ms + 1000 * within_s
@@ -77,7 +77,7 @@ class Opening:
     def _refused(
         self, items: Sequence[coordinator_pb2.OpenSegment]
     ) -> dict[SegmentId, IcecoreError | None]:
-        """The errors of those that nobody should have ordered so; nothing of them is stored."""
+        """Return the errors of invalid items; nothing of these is stored."""
         errors: dict[SegmentId, IcecoreError | None] = {}
         seen: set[SegmentId] = set()
         for item in items:
@@ -99,7 +99,8 @@ class Opening:
         check: Callable[[], None],
         until_ms: float,
     ) -> None:
-        """Make those that are not here and have no error yet; adds what goes wrong."""
+        """Make replicas that are not here and have no error yet; add the errors of those that
+        fail."""
         fresh: list[SegmentIdentity] = []
         for identity in map(self._identity, items):
             segment_id = identity.segment_id
@@ -122,7 +123,8 @@ class Opening:
                 break
 
     def _was_here(self, segment_id: SegmentId) -> IcecoreError | None:
-        """Deleted, or set aside as damaged: an empty log must not take its place."""
+        """Return the error for a segment that was deleted here, or set aside as damaged. An empty
+        log must not take its place."""
         epoch = self._context.store.promises.epoch_of(segment_id)
         if not (epoch or self._orders.was_deleted(segment_id)):
             return None
@@ -134,7 +136,8 @@ class Opening:
         identities: Sequence[SegmentIdentity],
         starts: Mapping[SegmentId, tuple[bytes, int]],
     ) -> dict[SegmentId, IcecoreError | None]:
-        """Files and records of some; each is in the table from then on, or has an error."""
+        """Make files and control records of some replicas. Each is in the table from then on, or
+        has an error."""
         context, table = self._context, self._table
         errors: dict[SegmentId, IcecoreError | None] = {}
         async with self._making:
@@ -205,7 +208,8 @@ class Opening:
 
 
 def _refusal(error: IcecoreError | None) -> IcecoreError | None:
-    """What an Open is answered with: a shortage as what it is, all else means "not here"."""
+    """Return the error for the answer: a shortage as it is; any other one becomes ReadOnlyError,
+    "not here"."""
     if error is None or isinstance(error, OutOfResourcesError):
         return error
     return ReadOnlyError(str(error))

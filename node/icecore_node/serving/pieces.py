@@ -1,5 +1,5 @@
-"""Who holds a range of offsets, in the order of a search: replicas here, or object storage; and
-what readers may see of a replica."""
+"""Holders of a range of offsets, in the order of a search: replicas here, or object storage. Also
+the part of a replica that readers may see."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from icecore_node.storage.port import Store
 
 
 def view_of(store: Store, replica: Replica) -> LogView:
-    """What readers may see of a replica now."""
+    """Return the log of a replica as readers may see it now."""
     record = replica.segment
     return LogView(
         store.reader,
@@ -27,15 +27,15 @@ def view_of(store: Store, replica: Replica) -> LogView:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a range that one replica holds, or nobody here."""
+    """A part of a range: one replica, a segment in object storage, or neither holds it."""
 
     replica: Replica | None
     from_offset: int
     end_offset: int
     segment_id: SegmentId = NO_SEGMENT
-    """Of one that is elsewhere, if it was named."""
+    """Id of a segment that is not here, if the request named it."""
     cold: Segment | None = None
-    """Of one that lies in object storage."""
+    """Record of a segment that lies in object storage."""
 
 
 def pieces(
@@ -50,11 +50,11 @@ def pieces(
 
 
 def filled(piece: Piece, cold: Sequence[Segment], *, newest_first: bool) -> Sequence[Piece]:
-    """A part that nobody here can search, with what of it lies in object storage.
+    """Fill a piece that no replica here can search with segments from object storage.
 
     Args:
-        piece: Any; one of an intact replica stays as it is.
-        cold: By base offset.
+        piece: Any piece; one of an intact replica stays as it is.
+        cold: Segments in object storage, by base offset.
         newest_first: The order of what is returned.
     """
     if piece.replica is not None and piece.replica.life.is_intact:
@@ -118,8 +118,8 @@ def _base(replica: Replica) -> int:
 
 
 def _held(replicas: Sequence[Replica], number: int, high: int) -> OffsetRange:
-    """Of what lies below ``high``, the part of one replica. One that is damaged stands for all that
-    its segment holds."""
+    """Return the part of the range below ``high`` that one replica holds. A damaged replica counts
+    as holding all of its segment."""
     replica = replicas[number]
     if number + 1 < len(replicas):
         high = min(high, replicas[number + 1].base_offset)

@@ -7,9 +7,9 @@ The handler is a direct one. A request is admitted by its header, before its bat
 where the transport can: from then on its bytes are counted, until no leader holds any of them, and
 beyond the bound new requests are refused (THROTTLED) instead of queued. One of ordinary size is
 checked and appended in the callback that received it, and answered in the one that finds the last
-of its batches acknowledged. Only what has to be inflated elsewhere costs a task; what the same
-connection sends to the same partition after it is appended after it, for it may go on where that
-ends.
+of its batches acknowledged. Only a request that must be inflated on a thread costs a task. Later
+requests of the same connection to the same partition are appended after it: their sequences may
+follow on it.
 """
 
 import asyncio
@@ -44,11 +44,12 @@ from icecore_node.serving.batch_checks import (
 DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
 _SHORT_MAX = 256
-"""Entries, or clear records, that are looked at in one go."""
+"""Maximum number of entries, or clear records, that are checked without a pause."""
 _ENCODING_HOLDS = 4
-"""Times what clear records take in a request."""
+"""Factor: memory that encoding takes, as a multiple of the clear records' size in a request."""
 _Line: TypeAlias = tuple[str, bytes, str, int]
-"""A connection and a partition: what is appended in the order in which it was sent."""
+"""A connection and a partition; batches of one line are appended in the order in which they were
+sent."""
 FLUSH_MODES = {
     FlushMode.SYNC: common_pb2.FLUSH_MODE_SYNC,
     FlushMode.ASYNC: common_pb2.FLUSH_MODE_ASYNC,
@@ -62,7 +63,7 @@ class _ProduceCall:
     """Collects the outcomes of one request's batches, and ends once.
 
     Args:
-        header: Of the request.
+        header: Header of the request.
         acks: When its leaders answer.
         on_end: Called when each batch has its outcome, or the time is over.
         on_release: Called when it has ended and no leader holds a batch of it any more.
@@ -83,18 +84,19 @@ class _ProduceCall:
         self.is_over = False
         self._missing = count
         self._held = 0
-        """Batches that leaders have and told no outcome of."""
+        """Number of batches whose outcome the leaders have not reported yet."""
         self._on_end = on_end
         self._on_release = on_release
         timeout_s = (header.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._late)
 
     def offered(self, count: int) -> None:
-        """A leader is given so many batches, and will tell the outcome of each."""
+        """Note that a leader is given this many batches, and will report the outcome of each."""
         self._held += count
 
     def produced(self, slot: int, result: Produced | IcecoreError) -> None:
-        """Of ``ProduceWaiter``. Too late, it changes nothing of the answer."""
+        """Take the outcome of one batch, as ``ProduceWaiter``. When the call is over, the answer
+        stays as it is."""
         self._held -= 1
         if self.is_over and not self._held:
             self._on_release()
@@ -116,7 +118,8 @@ class _ProduceCall:
             self._end()
 
     def _late(self) -> None:
-        """What has no outcome now has timed out: it may be appended all the same."""
+        """Fail the batches that have no outcome yet with a timeout. They may be appended all the
+        same."""
         if self.checking is not None:
             self.checking.cancel()
         self.fail(RequestTimeoutError("the replicas did not confirm in time"))
@@ -197,7 +200,7 @@ class ProduceHandler:
         return refusals
 
     def _answering(self, answer: Answer) -> Callable[[_ProduceCall], None]:
-        """What is done at the end of a request that begins now."""
+        """Return the function that answers a request; its latency counts from this call."""
         clock, metrics = self._context.clock, self._context.metrics
         started_ms = clock.monotonic_ms()
 
@@ -256,7 +259,8 @@ class ProduceHandler:
     async def _check_long(
         self, call: _ProduceCall, data: memoryview, turns: Turns
     ) -> dict[int, CheckedBatch]:
-        """As ``_check_frames``, while others have their turn; records are encoded on a thread."""
+        """Do the work of ``_check_frames`` and give turns to other requests. Records are encoded on
+        a thread."""
         batches: dict[int, CheckedBatch] = {}
         for slot, entry, one in _entries(call.header, data):
             await turns.give()
@@ -280,7 +284,8 @@ class ProduceHandler:
         before: "set[asyncio.Task[None]]",
         caller: CallContext,
     ) -> None:
-        """Cancelled when the time is over before anything was appended."""
+        """Check a request's batches, then append them. Cancelled when the time is over before
+        that."""
         try:
             if batches is None:
                 batches = await self._check_long(call, data, Turns(caller.slot))
@@ -324,13 +329,13 @@ class ProduceHandler:
         self._context.metrics.produce_bytes.inc(length)
 
     def _leader(self, entry: data_pb2.ProducePartition) -> Leader:
-        """Raises IcecoreError when it is not here."""
+        """Return the leader of an entry's partition. Raises IcecoreError when it is not here."""
         return self._leaders.leader(entry.topic_id, entry.topic, entry.partition, entry.epoch)
 
     def _encode(
         self, entry: data_pb2.ProducePartition, indexed_headers: tuple[str, ...]
     ) -> memoryview:
-        """Clear records of a client without the codec, as one batch."""
+        """Encode the clear records of a client without the codec as one batch."""
         if not entry.records:
             raise InvalidRequestError("neither a batch nor records")
         now_ms = self._context.clock.now_ms()

@@ -1,7 +1,7 @@
-"""Producer ids that this node may give away. Some are got ahead: producers begin also while no
-coordinator answers.
+"""Producer ids that this node may hand out. It fetches some ahead, so that producers can start
+while no coordinator answers.
 
-Each id is given once. What is left when the process ends is lost; there are enough.
+Each id is given once. Ids left when the process ends are lost; there are enough.
 """
 
 import asyncio
@@ -19,11 +19,12 @@ from icecore_node.link.coordinator_link import CALL_TIMEOUT_S, CoordinatorLink
 _log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 1_000
-"""In one question; the next one follows when half of them are given away."""
+"""Number of ids per request to the coordinator. The next request follows when half of them are
+used."""
 
 
 class ProducerIds:
-    """Those of one process; ``run`` goes on until it is cancelled."""
+    """The producer ids of one process; ``run`` goes on until it is cancelled."""
 
     def __init__(self, context: NodeContext, coordinator: CoordinatorLink) -> None:
         self._context = context
@@ -34,7 +35,7 @@ class ProducerIds:
         self._is_low.set()
 
     async def take(self) -> int:
-        """An id that was never given to anybody.
+        """Return an id that was never handed out before.
 
         Raises UnavailableError when none is left and the coordinator gives no more.
         """
@@ -46,7 +47,7 @@ class ProducerIds:
         return producer_id
 
     async def run(self) -> None:
-        """Have some ahead, always."""
+        """Keep some ids ahead."""
         while True:
             await self._is_low.wait()
             self._is_low.clear()
@@ -58,7 +59,7 @@ class ProducerIds:
                 await asyncio.sleep(self._context.settings.timing.producer_id_retry_ms / 1000)
 
     async def _ask(self) -> None:
-        """Get more, unless somebody else did meanwhile."""
+        """Get more ids, unless another task did so meanwhile."""
         async with self._asking:
             if len(self._ids) >= AT_ONCE // 2:
                 return

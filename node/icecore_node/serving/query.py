@@ -2,8 +2,8 @@
 
 Partitions are answered in the order of the request, the segments of each by offset. A page ends
 when it is full, or when it has read so much that others should have a turn; the continuation says
-where the next one begins. Whatever could not be searched is named in the answer, which then is not
-complete: nothing is ever left out in silence.
+where the next one begins. A segment that could not be searched is named in the answer, and the
+answer is then not complete.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -44,15 +44,15 @@ from icecore_node.serving.steps_ahead import StepsAhead
 from icecore_node.storage.engine import OffsetRange
 
 PAGE_EFFORT_BYTES: Final = 32 << 20
-"""A page that has cost as much as to scan this ends, full or not. Who ends it asks the index again,
-which costs more than all else when a page is about a thousand keys."""
+"""Effort after which a page ends, full or not. The next page asks the index again, which is the
+largest cost of a page with about a thousand keys."""
 PAGE_MS: Final = 1000
 PAGE_SEGMENTS: Final = 1000
 
 
 @dataclass(slots=True)
 class _Page:
-    """What one answer has used up."""
+    """Counts of one page: records, bytes, effort and segments so far."""
 
     plan: QueryPlan
     ends_ms: float
@@ -60,12 +60,12 @@ class _Page:
     size_bytes: int = 0
     read_bytes: int = 0
     effort_bytes: int = 0
-    """As a search counts it."""
+    """Effort, as ``SearchWork.effort_bytes``, with the bytes read of indexes."""
     segments: int = 0
     is_full: bool = False
 
     def is_over(self, now_ms: float) -> bool:
-        """Whether the rest is for the next page."""
+        """Whether the page must end now."""
         return (
             self.is_full
             or self.effort_bytes >= PAGE_EFFORT_BYTES
@@ -74,7 +74,7 @@ class _Page:
         )
 
     def sink(self) -> ClearSink:
-        """For what comes next."""
+        """Return a sink with the room that is left on the page."""
         plan = self.plan
         return ClearSink(
             data_pb2.QueryPartitionResult(),
@@ -154,7 +154,8 @@ class QueryHandler:
         asked: data_pb2.QueryPartition,
         result: data_pb2.QueryPartitionResult,
     ) -> PartitionAnswer:
-        """One partition of the request, with what is held here or lies in object storage."""
+        """Begin the answer of one partition, from the replicas here and the segments in object
+        storage."""
         cold = await described(self._cold, request, asked)
         topic = request.topic_id, request.topic, asked.partition
         if not cold:
@@ -165,8 +166,8 @@ class QueryHandler:
         return PartitionAnswer(request, asked, held, cold, result)
 
     async def _search(self, work: PartitionAnswer, offset: int, page: _Page) -> int | None:
-        """Search one partition from where the page before ended; where the next one begins, if one
-        must."""
+        """Search one partition from the offset where the page before ended. Return the offset where
+        the next page begins, or None."""
         newest_first, result = work.newest_first, work.result
         low, high = work.range_of(offset)
         result.high_watermark = work.high_watermark
@@ -214,8 +215,8 @@ class QueryHandler:
         ahead: StepsAhead,
         cold: ColdSearches,
     ) -> OffsetRange | None:
-        """Search what one replica or object storage holds; what is left of it when the page is
-        over."""
+        """Search a piece, held by one replica or in object storage. Return the offsets left when
+        the page is over."""
         done = work.describe(piece)
         replica = piece.replica
         if piece.cold is not None:
@@ -294,7 +295,8 @@ class QueryHandler:
         found: ClearSink,
         step: Callable[[], Awaitable[ClearSink]],
     ) -> OffsetRange | None:
-        """From what the first step found until the page is over, or all of it was searched."""
+        """Go on from the first step's result until the page is over, or all of the piece was
+        searched."""
         read_before, effort_before = page.read_bytes, page.effort_bytes
         while True:
             page.take(found)

@@ -1,7 +1,7 @@
-"""What the answer to a query says of one partition: what was asked, and what was done where.
+"""The answer to a query for one partition: the pieces to search, and the outcome of each.
 
-The pieces are those that this node has, or can read in object storage. What it lacks, or can't
-read, is a piece too, so that an answer is complete only when every part of it was searched.
+The pieces are those that this node has, or can read in object storage. A part of the range that it
+lacks or can't read is a piece too. So an answer is complete only when every part was searched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +21,11 @@ from icecore_node.serving.query_request import FROM_THE_START
 from icecore_node.storage.engine import NO_INDEX, IndexSummary, LogTail, OffsetRange
 
 _LOOK_BYTES_GUESSED: Final = 64 << 10
-"""What one look at a log, or at one place of an index, reads at most, in most cases."""
+"""Bytes that one look at a log, or at one place of an index, reads; in most cases it is less."""
 
 
 class PartitionAnswer:
-    """One partition of one page. What replicas there are is fixed when it is made.
+    """One partition of one page. Its set of replicas is fixed when it is made.
 
     Raises:
         NotReplicaError: There are none.
@@ -52,7 +52,7 @@ class PartitionAnswer:
         self.high_watermark = max(intact, default=0)
         limit = asked.to_offset or max([self.high_watermark, *lost])
         self.visible_end = min(limit, self.high_watermark)
-        """Of what was asked for, as this node knows it."""
+        """End of the asked range that readers may see, as this node knows it."""
         starts = [held.log_start_offset, *(each.log_start_offset for each in cold)]
         self._low = max(asked.from_offset, *starts)
         self._high = max(self._low, min(limit, max([self.high_watermark, *lost])))
@@ -60,10 +60,11 @@ class PartitionAnswer:
         self._end_with_what_is_named()
 
     def _named_and_short(self, limit: float) -> Iterator[SegmentId]:
-        """Named segments, not sealed here yet, of which there may be more than readers see here.
+        """Yield named segments that are not sealed here yet and may have more records than readers
+        see here.
 
-        The next one here begins further on; or this process never led the last one, and only who
-        led it knows what was acknowledged: a node that was restarted does not.
+        Either the next segment here begins further on. Or it is the last one, and this process
+        never led it: only the process that led it knows all acknowledged records.
         """
         next_base = inf
         for replica in reversed(self._replicas) if self._segment_ids else ():
@@ -76,12 +77,13 @@ class PartitionAnswer:
             next_base = replica.base_offset
 
     def is_short(self, replica: Replica) -> bool:
-        """Whether others know more of its segment, so that nothing of it is told here."""
+        """Whether another replica may know more of the segment, so that this one is not
+        searched."""
         return replica.segment_id in self._short
 
     def _end_with_what_is_named(self) -> None:
-        """Where segments are named, nothing is said of what lies behind the last of them: it was
-        not looked at. Whoever named them may not know yet that there is more."""
+        """End the range with the last named segment, if segments are named. What follows was not
+        looked at; the client may not know it yet."""
         if self._segment_ids:
             named = self._pieces((self._low, self._high), newest_first=True)
             last = next(named, None)
@@ -90,7 +92,7 @@ class PartitionAnswer:
             self.visible_end = min(self.visible_end, self._high)
 
     def range_of(self, offset: int) -> OffsetRange:
-        """What this page may look at when the one before ended at an offset."""
+        """Return the offsets for this page, when the page before ended at an offset."""
         low, high = self._low, self._high
         if offset == FROM_THE_START:
             return low, high
@@ -98,8 +100,8 @@ class PartitionAnswer:
         return (low, offset) if self.newest_first else (offset, high)
 
     def pieces_of(self, asked: OffsetRange, *, is_first: bool) -> Iterator[Piece]:
-        """What to search, in order. What has no place in the range comes first, on the first
-        page."""
+        """Yield the pieces to search, in order. On the first page, segments without a place in the
+        range come first."""
         if is_first:
             yield from self._out_of_place()
         yield from self._pieces(asked, newest_first=self.newest_first)
@@ -129,7 +131,7 @@ class PartitionAnswer:
             yield Piece(tail, tail.base_offset, tail.base_offset)
 
     def describe(self, piece: Piece) -> data_pb2.SegmentSearch:
-        """A line of the answer for a piece."""
+        """Add a line to the answer for a piece."""
         replica, low, high = piece.replica, piece.from_offset, piece.end_offset
         elsewhere = data_pb2.SEARCH_OUTCOME_ELSEWHERE
         if (cold := piece.cold) is not None:
@@ -169,19 +171,19 @@ def _is_damaged(replica: Replica) -> bool:
 
 
 def fail(done: data_pb2.SegmentSearch, error: IcecoreError) -> None:
-    """A segment, or a part of it, could not be searched."""
+    """Note that a segment, or a part of it, could not be searched."""
     done.outcome = data_pb2.SEARCH_OUTCOME_UNAVAILABLE
     done.error.CopyFrom(convert.error_to_proto(error))
 
 
 def is_missing(done: data_pb2.SegmentSearch) -> bool:
-    """Whether records may be missing from the answer because of it."""
+    """Whether records may be missing from the answer because this segment was not searched."""
     elsewhere = data_pb2.SEARCH_OUTCOME_ELSEWHERE
     return done.outcome in (elsewhere, data_pb2.SEARCH_OUTCOME_UNAVAILABLE)
 
 
 def tell(done: data_pb2.SegmentSearch, search: LogSearch) -> None:
-    """What a search did."""
+    """Fill in the outcome and the costs of a search."""
     work, summary = search.work, search.summary
     if summary is not None:
         done.index, done.index_runs = summary.kind, summary.runs
@@ -202,8 +204,8 @@ def tell(done: data_pb2.SegmentSearch, search: LogSearch) -> None:
 def estimate(
     done: data_pb2.SegmentSearch, search: LogSearch, summary: IndexSummary, tail: LogTail
 ) -> None:
-    """What a search would do. Of an index it is known how many places are looked at, not how many
-    records it names: one look for each hash is a guess."""
+    """Estimate the outcome and the costs of a search without running it. The number of records that
+    the index names is not known: one look for each hash is a guess."""
     low, high = search.left
     done.index, done.index_runs = summary.kind, summary.runs
     if skips_by_time(summary, search.selection):

@@ -1,4 +1,4 @@
-"""What a query asks for, checked, and the token with which it goes on. Pure.
+"""Checks of a query request, and the continuation token for its next page. Pure.
 
 A token says where the next page begins. It is bound to the topic and to everything else of the
 request, so that no page is put together from two questions. It holds no secret and grants nothing:
@@ -20,7 +20,7 @@ from icecore_node.serving.clear_records import ANSWER_BYTES_MAX, ANSWER_RECORDS_
 
 PARTITIONS_MAX: Final = 1024
 SEGMENTS_MAX: Final = 10_000
-"""Named in one request."""
+"""Maximum number of segments named in one request."""
 _COUNT_DEFAULT: Final = 100
 _BYTES_DEFAULT: Final = 1 << 20
 _TOKEN: Final = struct.Struct("<BQIqI")
@@ -33,12 +33,12 @@ _START_OVER: Final = "ask again without it, from the start"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page begins."""
+    """Position at which a page begins."""
 
     number: int = 0
-    """Of the partition, in the order of the request."""
+    """Number of the partition, in the order of the request."""
     offset: int = FROM_THE_START
-    """The next one; newest first, the end of what is left."""
+    """Next offset to search; with newest first, the exclusive end of the offsets left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class QueryPlan:
     fingerprint: int
     start: Place
     takes_columns: bool = False
-    """Whoever asks understands records as columns."""
+    """Whether the client understands records as columns."""
 
 
 def checked_query(request: data_pb2.QueryRequest, topic_id: bytes) -> QueryPlan:
-    """What is asked for.
+    """Check a request and return the plan for its page.
 
     Args:
-        request: As it came.
-        topic_id: Of the topic that it means; empty when nobody knows.
+        request: The request as it arrived.
+        topic_id: Id of the topic; empty when it is not known here.
 
     Raises:
         InvalidRequestError: A count, range or token is not what the contract allows.
@@ -129,7 +129,7 @@ def _check_counts(request: data_pb2.QueryRequest) -> None:
 
 
 def _fingerprint(request: data_pb2.QueryRequest, selection: Selection, topic_id: bytes) -> int:
-    """Of all that must be the same on each page."""
+    """Return a hash over all parts of the request that must be the same on each page."""
     asked = data_pb2.QueryRequest(
         topic_id=topic_id,
         partitions=request.partitions,

@@ -1,8 +1,8 @@
-"""The handlers of ``ReplicationService``: what other nodes ask of the replicas here.
+"""The handlers of ``ReplicationService``: calls of other nodes to the replicas here.
 
 Followers open a stream for all segments they follow from us (``serving/follower_stream.py``), a
-leader asks for digests before it seals, and whoever copies a segment reads it here. The receiving
-side of a copy is ``upkeep/copying.py``.
+leader asks for digests before it seals, and a node that copies a segment reads it here. The
+receiving side of a copy is ``upkeep/copying.py``.
 """
 
 from icecore.errors import FencedError, InvalidRequestError, NotReplicaError
@@ -22,11 +22,11 @@ from icecore_node.serving.follower_stream import FollowerStream, StreamParts
 from icecore_node.serving.sender import Framer
 
 READ_BYTES_MAX = 4 << 20
-"""Of one answer to a reader that names no limit."""
+"""Maximum size of an answer when the request names no limit."""
 
 
 class ReplicationService:
-    """What peers ask. Of the streams of one follower node a newer one replaces the older."""
+    """Calls of other nodes. A newer stream of a follower node replaces its older one."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What to read of a log to find records, and in which order.
+"""The reads of a log that find wanted records, and their order.
 
 Pure. Hits of an index are read one by one, gaps of it as a whole; both in the order of the answer,
-so that whoever has enough stops early.
+so that a caller with enough records stops early.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from icecore_node.storage.engine import Candidates, OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Everything in a range is to be looked at."""
+    """Read everything in a range."""
 
     from_offset: int
     end_offset: int
@@ -25,31 +25,31 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """These offsets are, ascending, and nothing between them."""
+    """Read these offsets, ascending, and nothing between them."""
 
     offsets: Int64s
 
 
 Read: TypeAlias = Scan | Look
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of each inner tuple of hashes, a wanted record has at least one."""
+"""Groups of hashes: a wanted record has at least one hash of each inner tuple."""
 
 
 @lru_cache(8)
 def hashes_of(groups: Groups) -> tuple[int, ...]:
-    """Each once, in an order that ``offsets_of`` knows. Asked some times for each log that is
-    searched."""
+    """Return each hash once, in an order that ``offsets_of`` knows. Cached: it is called several
+    times for each log searched."""
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
 def knows_all(found: Candidates, groups: Groups) -> bool:
-    """Whether the index has a hash of each group at all."""
+    """Whether the index has an entry for at least one hash of each group."""
     known = {each for each, at in zip(hashes_of(groups), found.offsets, strict=True) if len(at)}
     return all(not known.isdisjoint(group) for group in groups)
 
 
 def offsets_of(found: Candidates, groups: Groups) -> Int64s:
-    """Of the records that may have a hash of every group."""
+    """Return the offsets of records that may have a hash of every group."""
     places = {each: at for at, each in enumerate(hashes_of(groups))}
     wanted: Int64s | None = None
     for group in groups:
@@ -61,7 +61,8 @@ def offsets_of(found: Candidates, groups: Groups) -> Int64s:
 
 
 def _united(lists: Sequence[Int64s]) -> Int64s:
-    """Ascending, each once: these are few thousand, which sort faster than they are hashed."""
+    """Merge lists of offsets, ascending and each once. A few thousand are sorted faster than
+    hashed."""
     every = np.sort(np.concatenate(lists))
     is_new = np.ones(len(every), np.bool_)
     np.not_equal(every[1:], every[:-1], out=is_new[1:])
@@ -71,7 +72,8 @@ def _united(lists: Sequence[Int64s]) -> Int64s:
 def outside_of(
     reads: Sequence[Read], quiet: Sequence[OffsetRange], *, newest_first: bool
 ) -> list[Read]:
-    """What is left to read when some ranges, ascending and apart, have nothing that is wanted."""
+    """Return the reads outside quiet ranges, which hold no wanted record. The ranges are ascending
+    and apart."""
     left: list[Read] = []
     for each in reads:
         match each:
@@ -93,7 +95,8 @@ def _apart(at: int, end: int, quiet: Sequence[OffsetRange]) -> Iterator[OffsetRa
 
 
 def reads_of(found: Candidates, groups: Groups, *, newest_first: bool) -> list[Read]:
-    """What to read so that nothing in the searched range is missed, in the order of the answer."""
+    """Return the reads that cover every wanted record in the searched range, in the order of the
+    answer."""
     wanted = offsets_of(found, groups)
     reads: list[Read] = []
     at, end = found.searched

@@ -1,4 +1,5 @@
-"""What a search hands on, and the port of whoever takes it (``serving/log_search.py``)."""
+"""Batches that a search passes to a sink, and the port of such sinks
+(``serving/log_search.py``)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ class StoredBatch:
     header: BatchHeader
 
     def stored(self) -> memoryview:
-        """Its bytes."""
+        """Return the bytes of the batch."""
         return memoryview(self.data)[self.position : self.position + self.header.batch_length]
 
 
@@ -27,7 +28,7 @@ class Sink(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes nothing more."""
+        """Whether the sink takes no more records."""
         ...
 
     def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:
@@ -35,5 +36,6 @@ class Sink(Protocol):
         ...
 
     def refuse(self, found: StoredBatch, error: CorruptBatchError | BatchTooLargeError) -> bool:
-        """A batch can't be decoded, though its CRCs are right. Whether to go on behind it."""
+        """Note a batch that can't be decoded, though its CRCs are right. Return whether to go on
+        behind it."""
         ...

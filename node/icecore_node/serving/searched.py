@@ -1,4 +1,5 @@
-"""What a search reads: less than what an engine offers, so that it may lie in object storage."""
+"""The parts of an engine that a search reads. They are few, so that object storage can offer them
+too."""
 
 from collections.abc import Sequence
 from typing import Protocol

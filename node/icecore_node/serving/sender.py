@@ -1,10 +1,10 @@
-"""What goes to one follower node: what memory holds at once, the rest once it is read from disk.
+"""Sends batches to one follower node: from memory at once, else after a read from disk.
 
-Newest batches are in memory, older ones in the file; many segments travel in one message. What may
-be under way is bounded by the follower's credit in bytes, so a slow follower costs no memory here:
-its segments just wait in the ``_unsent`` set, and it catches up from the file.
+Newest batches are in memory, older ones in the file; many segments travel in one message. The
+follower's credit bounds the bytes under way, so a slow follower costs no memory here. Its segments
+wait in the ``_unsent`` set, and it catches up from the file.
 
-What memory holds goes out in the next turn of the loop (``_send_cached``), without a task. Segments
+Batches in memory go out in the next turn of the loop (``_send_cached``), without a task. Segments
 whose next batches are on disk only wait in ``_behind`` for the task that reads them, one after the
 other; meanwhile nothing else is sent of such a segment, so its batches keep their order.
 """
@@ -34,7 +34,7 @@ Only readers at a follower notice. With single records a message for each waterm
 third of all messages between nodes.
 """
 _TIMER_EARLY_S = 0.001
-"""A timer may be so much too early: it has a resolution."""
+"""Seconds by which a timer may fire too early: it has a resolution."""
 
 
 @dataclass(slots=True)
@@ -47,11 +47,12 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What one message will carry."""
+    """Contents of one message."""
 
     header: replication_pb2.ReplicaDataHeader
     starts: list[int]
-    """First offset of each entry that has batches. Not sent: the batches say it themselves."""
+    """First offset of each entry that has batches. It is not sent, because the batches contain
+    it."""
     buffers: list[Buffer]
 
 
@@ -81,10 +82,10 @@ class FollowerSender:
     """The sending half of one stream; leaders tell it what there is.
 
     Args:
-        context: Of this node.
+        context: Context of this node.
         reading: Reads the disk.
         framer: Shared with the other streams.
-        stream: To the follower.
+        stream: The stream to the follower.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class FollowerSender:
         """There is work for ``run``."""
         self._is_closed = False
         self._watermarks_since_s = 0.0
-        """When the first of them moved."""
+        """Loop time, in seconds, at which the first waiting watermark moved."""
         self._watermarks_due = False
         self._watermark_timer: asyncio.TimerHandle | None = None
 
@@ -140,8 +141,8 @@ class FollowerSender:
         self._watermark_timer = loop.call_later(wait_s, self._watermark_delay_over)
 
     def _watermark_delay_over(self) -> None:
-        """Of the first that moved since the timer was set: it may have travelled with data, and
-        those that wait now are younger."""
+        """Send the waiting watermarks, or set the timer again when they are younger. The watermark
+        for which it was set may have travelled with data."""
         self._watermark_timer = None
         if not self._watermarks:
             return
@@ -161,7 +162,7 @@ class FollowerSender:
     # --- called by the stream -------------------------------------------------------------------
 
     def add_credit(self, length_bytes: int) -> None:
-        """The follower can take so many bytes more."""
+        """Add credit: the follower can take this many bytes more."""
         self._credit_bytes += length_bytes
         if self._unsent:
             self._changed()
@@ -176,13 +177,13 @@ class FollowerSender:
         self.mark_data(segment_id)
 
     def detach(self, segment_id: SegmentId) -> bool:
-        """Send a segment no more; whether it was sent before."""
+        """Stop sending a segment. Return whether it was sent before."""
         self._unsent.pop(segment_id, None)
         self._watermarks.pop(segment_id, None)
         return self._sent.pop(segment_id, None) is not None
 
     def is_attached(self, segment_id: SegmentId) -> bool:
-        """Whether a segment is sent."""
+        """Whether a segment is being sent on this stream."""
         return segment_id in self._sent
 
     def reject(self, segment_id: SegmentId, reason: str) -> None:
@@ -193,7 +194,7 @@ class FollowerSender:
         self._changed()
 
     def close(self) -> list[Leader]:
-        """Send nothing more; the leaders of what was sent."""
+        """Send nothing more. Return the leaders of the segments that were sent."""
         self._is_closed = True
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
@@ -208,7 +209,7 @@ class FollowerSender:
             asyncio.get_running_loop().call_soon(self._send_cached)
 
     def _send_cached(self) -> None:
-        """One message of what memory holds; more of it in the next turn."""
+        """Send one message from memory; the rest follows in the next turn."""
         self._is_turn_due = False
         if self._is_full or self._is_closed or not self._is_due():
             return
@@ -252,10 +253,11 @@ class FollowerSender:
         return outgoing
 
     def _add_cached(self, outgoing: Outgoing, sent: _Sent, room: int) -> int:
-        """Add what memory holds of a segment; or leave it to who reads the disk.
+        """Add a segment's batches from memory; else leave the segment to ``run``, which reads from
+        disk.
 
         Returns:
-            How many bytes that is.
+            Number of bytes added.
         """
         leader, start = sent.leader, sent.sent_offset
         segment_id = leader.replica.segment_id
@@ -313,7 +315,8 @@ class FollowerSender:
                     self.mark_data(segment_id)
 
     async def _send_from_disk(self, segment_id: SegmentId) -> bool:
-        """One message of one segment; whether there is more to send of it now."""
+        """Send one message of one segment from disk. Return whether there is more to send of it
+        now."""
         sent = self._sent.get(segment_id)
         if sent is None:
             return False
@@ -339,7 +342,8 @@ class FollowerSender:
         return True
 
     def _read_again(self, segment_id: SegmentId) -> None:
-        """A shortage may have ended; nobody else wakes the sender for what is on disk already."""
+        """Mark a segment for sending again after a shortage. Nothing else wakes the sender for
+        batches that are on disk already."""
         if segment_id in self._sent:
             self.mark_data(segment_id)
 

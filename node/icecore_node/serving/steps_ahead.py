@@ -1,7 +1,7 @@
 """First steps of the searches of several logs, made together on one thread.
 
-Most logs have nothing of what is looked for, and their index says so in microseconds. To change
-threads and back for each of them would take longer than all those looks.
+Most logs have no wanted record, and their index shows that in microseconds. To change threads and
+back for each of them would take longer than all those looks.
 """
 
 from collections import deque
@@ -41,7 +41,8 @@ class StepsAhead(Iterator[Piece]):
         self._waiting: deque[Piece] = deque()
         self._current: Piece | None = None
         self._made: deque[tuple[LogSearch, ClearSink]] = deque()
-        """Of the current piece, unless it is empty, and of those behind it."""
+        """Searches with their first results: of the current piece, unless empty, and of the pieces
+        behind it."""
 
     def __next__(self) -> Piece:
         if not self._waiting:
@@ -53,7 +54,7 @@ class StepsAhead(Iterator[Piece]):
 
     @property
     def waiting(self) -> Sequence[Piece]:
-        """Those behind the current one, as far as they were taken."""
+        """Pieces behind the current one, as far as they were taken."""
         return self._waiting
 
     async def first(self, make_sink: MakeSink) -> tuple[LogSearch, ClearSink]:
@@ -72,7 +73,8 @@ class StepsAhead(Iterator[Piece]):
 
 
 def step_together(searches: Sequence[LogSearch], make_sink: MakeSink) -> list[ClearSink]:
-    """A step of each, until one is full or has more to do; what they found.
+    """Make a step of each search, until one is full or has more to do. Return the sinks with the
+    records found.
 
     Raises:
         IcecoreError: The first one failed. Another one that fails is left to a step of its own.

@@ -21,12 +21,12 @@ from icecore_node.upkeep.uploads import UploadOrder, Uploads
 T = TypeVar("T")
 
 Check = Callable[[], None]
-"""Raises what refuses the order by now."""
+"""Function that raises an error when the order must be refused by now."""
 SWEEPS_AT_ONCE = 8
 
 
 class TierOrders:
-    """What the coordinator asks of a node with an object store."""
+    """Orders of the coordinator to a node with an object store."""
 
     def __init__(self, uploads: Uploads, tables: TierTables, sweeper: Sweeper) -> None:
         self._uploads = uploads
@@ -36,7 +36,7 @@ class TierOrders:
     async def upload(
         self, request: coordinator_pb2.UploadRequest
     ) -> list[coordinator_pb2.UploadedSegment]:
-        """All at once: as many are worked on as the settings say."""
+        """Upload all segments of the order; the settings bound how many at the same time."""
         token = Token(request.token)
         return await asyncio.gather(*(self._upload(each, token) for each in request.segments))
 
@@ -78,7 +78,7 @@ class TierOrders:
     async def sweep(
         self, request: coordinator_pb2.SweepRequest, check: Check
     ) -> tuple[list[common_pb2.Error], list[common_pb2.Error]]:
-        """Of the attempts, and of the topics that are gone."""
+        """Sweep closed attempts and deleted topics. Return the errors of both."""
         slots = asyncio.Semaphore(SWEEPS_AT_ONCE)
 
         async def in_turn(work: Awaitable[None]) -> common_pb2.Error:
@@ -96,7 +96,7 @@ class TierOrders:
 
 
 async def _answered(work: Awaitable[None]) -> common_pb2.Error:
-    """Empty when it was done."""
+    """Wait for an order. Return its error; empty when it was carried out."""
     try:
         await work
     except IcecoreError as error:

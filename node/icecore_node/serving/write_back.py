@@ -21,7 +21,8 @@ from icecore_node.upkeep.salvage import Salvage
 _log = logging.getLogger(__name__)
 
 REPAIRS_AT_ONCE = 4
-"""Copies that are made of sealed segments: they share workers and disks with appends."""
+"""Maximum number of copies of sealed segments made at once: they share workers and disks with
+appends."""
 
 
 class WriteBacks:
@@ -33,12 +34,13 @@ class WriteBacks:
         self._salvage = salvage
         self._repairs = asyncio.Semaphore(REPAIRS_AT_ONCE)
         self._under_way: dict[tuple[Token, bytes], asyncio.Future[coordinator_pb2.WrittenBack]] = {}
-        """By token and order."""
+        """Write-backs under way, by token and order."""
 
     async def write_back(
         self, item: coordinator_pb2.WriteBackSegment, token: Token
     ) -> coordinator_pb2.WrittenBack:
-        """An order that arrives once more while it is carried out gets the same answer."""
+        """Carry out a write-back. The same order, arriving again meanwhile, gets the same
+        answer."""
         key = (token, item.SerializeToString(deterministic=True))
         first = self._under_way.get(key)
         if first is not None:
