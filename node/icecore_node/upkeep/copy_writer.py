@@ -1,6 +1,5 @@
-"""How a copy comes into the object store, whatever it is made of: each object under a key of its
-own, hashed on its way, read back as it is stored, and the manifest last.
-"""
+"""Writing a copy into the object store. Each object has a key of its own, is hashed on its way, and
+is read back as it is stored. The manifest comes last."""
 
 import asyncio
 import contextlib
@@ -22,16 +21,16 @@ from icecore_node.tiering.object_store import ObjectExistsError, ObjectStore
 from icecore_node.tiering.tiered_segment import open_tiered
 
 STEP_BYTES: Final = 32 << 20
-"""What one step of encoding or decoding may hold."""
+"""Memory, in bytes, that one step of encoding or decoding may take."""
 PART_BYTES: Final = 4 << 20
-"""Of an index file, read at a time."""
+"""Bytes of an index file read at a time."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class Throttle:
-    """So many bytes per second, of all uploads of a node together. Loop only."""
+    """Limits the bytes per second of all uploads of a node together. Loop only."""
 
     def __init__(self, clock: Clock, bytes_per_s: int) -> None:
         self._clock = clock
@@ -44,7 +43,7 @@ class Throttle:
         return self._bytes_per_s > 0
 
     async def spend(self, length_bytes: int) -> None:
-        """Wait until these were allowed; what was left unused before is not made up for."""
+        """Wait until these bytes are allowed. Time that passed unused before does not count."""
         if not self.is_on or not length_bytes:
             return
         now_ms = self._clock.monotonic_ms()
@@ -59,20 +58,20 @@ class Uploaded:
     manifest: Manifest
     manifest_sha256: bytes
     length_bytes: int
-    """Of all its objects."""
+    """Size of all its objects."""
     source_digests: tuple[bytes, ...] = ()
     """Content digest of each segment that it was made of, from what is stored now."""
 
 
 class CopyWriter:
-    """What one attempt puts. Loop only.
+    """Puts the objects of one attempt. Loop only.
 
     Args:
-        store: Where to.
+        store: The object store to write to.
         work: A queue of heavy work of its own.
-        throttle: Of all uploads.
+        throttle: Shared by all uploads.
         clock: The time.
-        check: Raises what ends it: whoever ordered it does not count any more.
+        check: Raises an error when the attempt must end, because its order does not hold any more.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class CopyWriter:
         return await self._work.run(STEP_BYTES, function, *args)
 
     async def put(self, key: str, pieces: AsyncIterator[bytes]) -> StoredObject:
-        """One object, piece by piece."""
+        """Put one object, piece by piece."""
         whole = hashlib.sha256()
 
         async def hashed() -> AsyncIterator[bytes]:
@@ -129,7 +128,8 @@ class CopyWriter:
         return Uploaded(manifest, hashlib.sha256(data).digest(), length_bytes)
 
     async def _prove(self, manifest: Manifest, also: Callable[[Any], None] | None) -> None:
-        """Everything as it is stored, and no byte from memory."""
+        """Read back everything as it is stored, and compare it with the manifest. Bytes in memory
+        prove nothing."""
         steps = _Steps(self._work, self.throttle, self._clock, self.check)
         await open_tiered(self.store, manifest, steps).verify(also)
         index = manifest.index

@@ -60,16 +60,16 @@ COPY_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """What is to be made of a local replica."""
+    """Order to bring a local replica to an end."""
 
     segment: Segment
     end_offset: int
     donor_address: str
-    """Who has all of it; empty = the local replica does."""
+    """Address of a node that has all of the segment; empty = the local replica does."""
     expected_digest: bytes
-    """The seal digest at the end; empty while nobody knows it."""
+    """Seal digest at the end; empty while it is not known."""
     seal: bool
-    """Whether it is to be sealed there."""
+    """Whether the replica is to be sealed at the end."""
 
 
 class SegmentCopier:
@@ -129,7 +129,7 @@ class SegmentCopier:
         check_write_back(replica, asked.segment, asked.end_offset, asked.expected_digest)
 
     async def _conclude(self, replica: Replica, asked: Copying) -> coordinator_pb2.WrittenBack:
-        """Report a log that is what was ordered; set one aside that can't be made so."""
+        """Report a log that is as ordered, or set it aside when it can't be made so."""
         tail, end_offset = replica.log.tail, asked.end_offset
         if tail.end_offset == end_offset and asked.expected_digest in (b"", tail.digest):
             if asked.seal:
@@ -176,8 +176,8 @@ class SegmentCopier:
         return await self._create(order, segment, replica, donor_address)
 
     async def _shut_out(self, replica: Replica) -> None:
-        """A write-back ends the role here, so it is a promise, too: else nobody would find out that
-        this replica of an ACTIVE segment plays none."""
+        """Promise a higher epoch, because a write-back ends the role here. Without it the
+        coordinator would not learn that this replica of an ACTIVE segment has no role."""
         promise = Epoch(replica.identity.epoch + 1)
         if replica.life.is_idle or replica.promised_epoch >= promise:
             return
@@ -284,9 +284,9 @@ class SegmentCopier:
 
         Args:
             order: Works on the segment alone.
-            segment: As the coordinator has it.
-            prepared: What is here and has no base yet.
-            donor_address: Who holds all of it.
+            segment: Record of the segment at the coordinator.
+            prepared: The replica that is here and has no base yet, if any.
+            donor_address: Address of a node that has all of the segment.
         """
         context = self._context
         identity = SegmentIdentity(
@@ -330,7 +330,8 @@ class SegmentCopier:
         return replica
 
     async def _report(self, replica: Replica, segment: Segment) -> coordinator_pb2.WrittenBack:
-        """What the coordinator needs to seal, or to go on from a sealed segment."""
+        """Report the state that the coordinator needs to seal, or to go on from a sealed
+        segment."""
         store, segment_id, tail = self._context.store, replica.segment_id, replica.log.tail
         if not replica.sealed:
             await replica.log.stay_synced()
@@ -354,7 +355,8 @@ class SegmentCopier:
 
 
 def _keeper(segment: Segment, prepared: Replica | None) -> str:
-    """Which engine a copy is made with: a whole one goes where sealed logs end up anyway."""
+    """Return the engine of a copy. A copy of a sealed segment uses the one where sealed logs end up
+    anyway."""
     if prepared is not None:
         return prepared.identity.engine
     is_sealed = segment.state is SegmentState.SEALED
@@ -362,7 +364,7 @@ def _keeper(segment: Segment, prepared: Replica | None) -> str:
 
 
 def _check(order: Order, replica: Replica) -> None:
-    """After an await: the order still holds, and so does the replica."""
+    """Check after an await that the order and the replica still hold."""
     order.check()
     if not replica.life.is_intact:
         raise NotReplicaError(f"segment {replica.segment_id} was found damaged here meanwhile")

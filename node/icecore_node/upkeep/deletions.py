@@ -28,9 +28,11 @@ _log = logging.getLogger(__name__)
 
 RETRY_MS_MAX = 60_000.0
 GROUP_MAX = 16
-"""Files of one group: who creates a segment waits for that long at most."""
+"""Maximum number of segments in one group: the creation of a segment waits for one group at
+most."""
 GROUP_EVERY_MS = 100
-"""A topic of a thousand partitions may take its time, and appends have the disk in between."""
+"""Milliseconds between two groups: appends have the disk in between, and a large deletion may take
+its time."""
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class _Deletion:
 
 
 class _Turns:
-    """When each deletion may begin: ``GROUP_MAX`` of them at once, the next ones later."""
+    """Says when each deletion may begin: ``GROUP_MAX`` of them at once, the next ones later."""
 
     def __init__(self) -> None:
         self._begins_ms = -math.inf
@@ -69,8 +71,8 @@ class Deletions:
         self._orders = orders
         self._turns = _Turns()
         self._wanted: dict[SegmentId, Segment | None] = {}
-        """What a task is at: ordered to go, or a copy too many by the newest record that says so.
-        """
+        """Deletions with a task, by segment: None = ordered; else the newest record that calls the
+        copy surplus."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX
@@ -95,7 +97,7 @@ class Deletions:
         self._want(segment_id, record)
 
     def _is_newer(self, record: Segment) -> bool:
-        """Whether what is here was given another record than this one."""
+        """Whether the replica here was given another record than this one."""
         if self._orders.was_copied(record.segment_id, record.version):
             return True
         replica = self._table.get(record.segment_id)
@@ -103,7 +105,8 @@ class Deletions:
         return known is None or known.version != record.version
 
     def _want(self, segment_id: SegmentId, surplus: Segment | None) -> None:
-        """One task for each; what it goes by is what was said last, but an order holds for ever."""
+        """Start a task for a segment if there is none. It goes by the newest request; an order to
+        delete is never replaced."""
         is_begun = segment_id in self._wanted
         if surplus is None or self._wanted.get(segment_id, surplus) is not None:
             self._wanted[segment_id] = surplus
@@ -113,8 +116,8 @@ class Deletions:
             task.add_done_callback(self._tasks.discard)
 
     async def _carry_out(self, segment_id: SegmentId) -> None:
-        """Until it is done: room is counted on, and the coordinator says it again only to the next
-        stream. What lies on a lost disk waits for that (R83)."""
+        """Try until the segment is deleted: the coordinator repeats the order only on the next
+        stream. A segment on a lost disk waits for that (R83)."""
         wait_ms: float = self._context.settings.timing.deletion_retry_ms
         try:
             while True:
@@ -132,7 +135,7 @@ class Deletions:
             del self._wanted[segment_id]
 
     async def _delete(self, segment_id: SegmentId) -> None:
-        """First wait until nothing changes this log any more, on any thread. Nothing new begins,
+        """Delete a segment when no thread changes its log any more. No new work on it begins,
         because the replica has lost its role."""
         async with self._orders.alone(segment_id):
             replica, surplus = self._table.get(segment_id), self._wanted[segment_id]
@@ -154,7 +157,8 @@ class Deletions:
         await future
 
     def _process(self, group: list[_Deletion]) -> list[_Deletion]:
-        """On the thread. An order is carried out even if others of its group have a newer token."""
+        """Delete a group, on the thread. An order is carried out even if another one of its group
+        has a newer token."""
         token = max(each.token for each in group)
         error = _delete(self._context.store, [each.segment_id for each in group], token)
         for each in group if error is not None else ():

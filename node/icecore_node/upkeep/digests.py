@@ -1,10 +1,10 @@
 """Full digests of sealed replicas, computed in the background and reported to the coordinator.
 
-One replica at a time is read back from disk and hashed, so that the digest speaks of the bytes
-that are really there. Not at once: seals come in crowds when a node dies or leaves, and then
-producers wait for the successors to be ready. Two replicas that report the same set the segment's
-digest. One that disagrees with it reads its file again: damage shows there, and anything else is a
-case for a person, for whoever else reported may be wrong (R66).
+One replica at a time is read back from disk and hashed, so that the digest speaks of the bytes that
+are really there. Not at once: seals come in crowds when a node dies or leaves, and then producers
+wait for the successors to be ready. Two replicas that report the same set the segment's digest. One
+that disagrees with it reads its file again: damage shows there, and anything else is a case for a
+person, because another replica's report may be wrong (R66).
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class DigestReporter:
         self._reading = reading
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Compute and report digests until cancelled."""
         while True:
             await self._queue.wait()
             await asyncio.sleep(self._timing.digest_calm_ms / 1000)
@@ -111,7 +111,8 @@ class DigestReporter:
                 await self._read_again(replica)
 
     async def _read_again(self, replica: Replica) -> None:
-        """Who is wrong? Only what our own file shows is damage."""
+        """Read the file again after a dispute. Only damage found in it counts as damage here; else
+        the dispute is reported."""
         while True:
             try:
                 is_sound = await self._reading.verify(replica)

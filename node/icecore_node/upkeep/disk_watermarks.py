@@ -1,11 +1,11 @@
 """Looks at the disk now and then: a node takes no new replicas, and follows no more, in time.
 
-This happens in time, and not in the middle of an append. A disk that is full is followed on no
-more, so that nobody waits for it; what is led there goes on until it is rolled. One that is nearly
-full gets no new replicas while another one has room, and the coordinator is asked to roll what
-grows there. When the roomiest of all is nearly full, the node is READ_ONLY: it gets no new replicas
-at all, and its active segments roll onto other nodes. When which level begins is in
-``storage/disk_levels.py``. What others lead and fills the memory here is rolled likewise.
+This happens in time, and not in the middle of an append. On a full disk the node follows no more,
+so that no leader waits for it; segments led there go on until they are rolled. A nearly full disk
+gets no new replicas while another one has room, and the coordinator is asked to roll the segments
+that grow there. When the roomiest of all is nearly full, the node is READ_ONLY: it gets no new
+replicas at all, and its active segments roll onto other nodes. The limits of the levels are in
+``storage/disk_levels.py``. Segments of other leaders that fill the memory here are rolled likewise.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class DiskWatch:
         self._levels: dict[str, DiskLevel] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check the disks at intervals until cancelled."""
         while True:
             try:
                 usage = await self._context.executor.run(self._context.disks.usage)

@@ -1,8 +1,8 @@
-"""The index of logs is tended in the background: step after step while there is something to do.
+"""Background work on the index of logs: step after step while there is something to do.
 
-What a step does is the engine's business (``LogIndex.tend``). Steps run on a reader thread, one at
-a time. After each of them as much time passes as it took, so that whoever appends has the
-interpreter and the disk for at least half of the time, also when all of a disk is to be indexed.
+The engine decides what a step does (``LogIndex.tend``). Steps run on a reader thread, one at a
+time. After each of them as much time passes as it took, so that appends have the interpreter and
+the disk for at least half of the time, also when all of a disk is to be indexed.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Final
 from icecore_node.context import NodeContext
 
 REST_S_MAX: Final = 0.1
-"""After a long step: entries need memory meanwhile."""
+"""Longest pause after a step, in seconds: the entries take memory meanwhile."""
 
 
 class IndexTender:
@@ -21,7 +21,7 @@ class IndexTender:
         self._context = context
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run steps until cancelled."""
         clock, executor = self._context.clock, self._context.executor
         look_s = self._context.settings.timing.index_look_ms / 1000
         while True:

@@ -28,7 +28,7 @@ MERGED_FORMAT = PARQUET_FORMAT
 
 
 class MergeAttempt:
-    """One of them. Loop only.
+    """One attempt to merge segments. Loop only.
 
     Args:
         context: The node.
@@ -46,7 +46,7 @@ class MergeAttempt:
     async def run(
         self, facts: SegmentFacts, attempt: int, copies: Sequence[PublishedCopy]
     ) -> Uploaded:
-        """Put and prove it.
+        """Put the merged segment and prove it.
 
         Raises:
             InvalidRequestError: The copies can't become this segment.

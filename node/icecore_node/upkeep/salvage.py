@@ -76,7 +76,7 @@ class Salvage:
             answer.max_known_high_watermark = tail.max_known_high_watermark
 
     async def readmit(self, segment: Segment) -> None:
-        """The provable part of an UNKNOWN log becomes the replica, to be donor and to be sealed.
+        """Make the provable part of an UNKNOWN log the replica, to be donor and to be sealed.
 
         Raises: NotReplicaError (nothing can be proved), StorageError.
         """

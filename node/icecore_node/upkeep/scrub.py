@@ -2,9 +2,9 @@
 
 Every sealed replica is verified at least once in ``scrub_days``: chain, CRCs, seal digest, and the
 full digest that it had when it was sealed here; then its index file. At most ``scrub_bytes_per_s``
-are read, so that nobody notices. A damaged replica becomes UNKNOWN, and the coordinator has a good
-one copied instead; a damaged index is made again. A pass begins at a random segment: a node that is
-restarted often must not check the same ones each time and never reach the others.
+are read, so that clients do not notice. A damaged replica becomes UNKNOWN, and the coordinator has
+a good one copied instead; a damaged index is made again. A pass begins at a random segment: a node
+that is restarted often must not check the same ones each time and never reach the others.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Scrubber:
         self._done_ms: dict[SegmentId, float] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Scrub until cancelled."""
         bytes_per_s = int(self._context.settings.scrub_bytes_per_s)
         while True:
             for replica in self.due() if bytes_per_s else ():
@@ -60,7 +60,8 @@ class Scrubber:
             await asyncio.sleep(self._context.settings.timing.scrub_look_ms / 1000)
 
     async def _verify_index(self, replica: Replica, bytes_per_s: int) -> None:
-        """Damage of an index costs no replica: it is made again."""
+        """Verify the index file of a replica. A damaged one is made again, and the replica
+        stays."""
         index = self._context.store.index
         with contextlib.suppress(NotReplicaError):  # it went away meanwhile
             length = await self._context.executor.run(index.verify, replica.segment_id)
@@ -68,7 +69,7 @@ class Scrubber:
             await asyncio.sleep(length / bytes_per_s)
 
     def due(self) -> list[Replica]:
-        """What to verify in the next pass, in order."""
+        """Return the replicas to verify in the next pass, in order."""
         now_ms = self._context.clock.monotonic_ms()
         # Half of the time is for the pass itself.
         due_ms = now_ms - self._context.settings.scrub_days * DAY_MS / 2

@@ -1,8 +1,8 @@
-"""Objects that nobody may need any more, removed on the coordinator's order.
+"""Removal of objects that are not needed any more, on the coordinator's order.
 
-Nobody else removes any. What an order names metadata have closed before, so it holds whatever
-happens meanwhile, also when it comes twice; but a node stops when it hears a newer coordinator. The
-manifest goes first: what is left of a copy then is no copy.
+No other part removes objects. Metadata close an attempt before an order names it. So the order
+holds whatever happens meanwhile, also when it comes twice; but a node stops when it hears a newer
+coordinator. The manifest goes first: without it the objects left are no copy.
 """
 
 import logging
@@ -31,8 +31,8 @@ class Sweeper:
         """Remove all objects of one upload; those that are not there are fine.
 
         Args:
-            name: Which upload.
-            check: Raises what ends the order; asked before each removal.
+            name: The upload.
+            check: Raises an error when the order must end; called before each removal.
 
         Raises:
             InvalidRequestError: There can be no such upload.

@@ -39,7 +39,7 @@ from icecore_node.tiering.table_file import TableFile, table_file
 _log = logging.getLogger(__name__)
 
 TRIES: Final = 4
-"""Of one order, when other nodes commit to the same table."""
+"""Maximum number of tries of one order, when other nodes commit to the same table."""
 READS_AT_ONCE: Final = 16
 WITHOUT_ROWS_MAX: Final = 100_000
 TOPIC_CHARACTERS_MAX: Final = 249
@@ -55,7 +55,7 @@ class PublishedPartition:
     revision: int
     copies: Sequence[PublishedCopy]
     settings: StoredSettings
-    """Of the topic."""
+    """Settings of the topic."""
 
 
 class TierTables:
@@ -73,8 +73,8 @@ class TierTables:
         """Return when the table is at this revision or a later one.
 
         Args:
-            asked: What it is to be.
-            check: Raises what ends the order; asked before each commit.
+            asked: The state to bring the table to.
+            check: Raises an error when the order must end; called before each commit.
 
         Raises:
             InvalidRequestError: There can be no such partition or copy.
@@ -135,7 +135,8 @@ class TierTables:
         return await run(table.bring_to, asked.partition, asked.revision, rows, files, now_ms)
 
     async def _file(self, copy: PublishedCopy) -> TableFile | None:
-        """What its manifest says; None of one without rows."""
+        """Read a copy's manifest and return its entry for the table; None for a copy without
+        rows."""
         key = copy.name.key(MANIFEST)
         data = await self._access.store.get_whole(key, MANIFEST_BYTES_MAX)
         manifest = await self._context.executor.run(parse_published, data, copy)

@@ -2,9 +2,9 @@
 
 Batches are read from the replica in runs, encoded on a reader thread, and sent piece by piece, so
 memory does not grow with the segment. What is encoded must hash to the full digest that replicas
-have agreed on: else the last piece is never sent. Then everything is read back as it is stored,
-and only after that there is a manifest. An attempt that fails leaves its objects where they are:
-they are swept, and nobody overwrites them.
+have agreed on: else the last piece is never sent. Then everything is read back as it is stored, and
+only after that there is a manifest. An attempt that fails leaves its objects where they are: they
+are swept, and never overwritten.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ RUN_BYTES: Final = 1 << 20
 
 
 class SourceDamagedError(StorageError):
-    """What lies on this disk is not what was sealed, or not what replicas have agreed on."""
+    """The replica on this disk is not what was sealed, or not what replicas have agreed on."""
 
 
 class SealedRuns:
@@ -42,12 +42,12 @@ class SealedRuns:
         self._read_bytes = 0
 
     def taken_bytes(self) -> int:
-        """Read since this was asked before."""
+        """Return the bytes read since the last call."""
         taken, self._read_bytes = self._read_bytes, 0
         return taken
 
     def __iter__(self) -> Iterator[bytes]:
-        """Raises SourceDamagedError behind the last run, or earlier."""
+        """Yield the runs. Raises SourceDamagedError after the last one, or earlier."""
         facts, digest = self._facts, FullDigest()
         offset = facts.base_offset
         while offset < facts.end_offset:
@@ -74,7 +74,7 @@ class SealedRuns:
 
 
 class UploadAttempt:
-    """One of them. Loop only.
+    """One attempt to upload a segment. Loop only.
 
     Args:
         context: The node.
@@ -86,7 +86,7 @@ class UploadAttempt:
         self._writer = writer
 
     async def run(self, facts: SegmentFacts, attempt: int, format_: str) -> Uploaded:
-        """Put and prove it.
+        """Put the segment and prove it.
 
         Raises:
             SourceDamagedError: This replica is not to be copied.
@@ -114,7 +114,7 @@ class UploadAttempt:
         return await self._writer.finish(manifest)
 
     async def _pieces(self, pieces: Iterator[bytes], runs: SealedRuns) -> AsyncIterator[bytes]:
-        """On the way: one step on a reader thread after the other, no faster than is allowed."""
+        """Yield the pieces: one step on a reader thread after the other, no faster than allowed."""
         metrics = self._context.metrics
         while True:
             piece = await self._writer.step(next, pieces, None)
@@ -129,7 +129,7 @@ class UploadAttempt:
     async def _put_side(
         self, facts: SegmentFacts, key: str, made: EncodedObject
     ) -> StoredObject | None:
-        """Batches without rows, read once more."""
+        """Put the batches without rows as the side object; the replica is read once more."""
         if not made.raw_batches:
             return None
         runs = SealedRuns(self._context.store.reader, facts)
@@ -137,10 +137,10 @@ class UploadAttempt:
         return await self._writer.put(key, self._pieces(pieces, runs))
 
     async def _put_index(self, facts: SegmentFacts, key: str) -> StoredObject | None:
-        """The index file as it lies beside the segment.
+        """Put the segment's index file as it is.
 
-        A sealed segment gets one in the background, usually within seconds. A segment without one
-        is copied without in the end: whoever searches the copy reads all of it.
+        A sealed segment gets one in the background, usually within seconds. If there is still none
+        after the wait, the segment is copied without it, and searches read all of the copy.
         """
         timing = self._context.settings.timing
         looks = max(1, timing.upload_index_wait_ms // timing.index_look_ms)

@@ -1,5 +1,5 @@
-"""Uploads as they are ordered: sealed replicas, and segments made of others that are there already,
-into the object store, a few at a time.
+"""Uploads ordered by the coordinator. Sealed replicas, or segments merged from copies already
+there, go into the object store, a few at a time.
 
 An order holds its segment while it is carried out, so that nothing changes the replica meanwhile;
 but it is no obstacle: a delete order, a fence, another attempt or a newer coordinator ends it. It
@@ -41,13 +41,14 @@ SOURCES_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class UploadOrder:
-    """What is to be uploaded."""
+    """Order to upload a segment."""
 
     segment: Segment
     attempt: int
     tier_format: str
     sources: tuple[PublishedCopy, ...] = ()
-    """Not empty: it is made of these, and nobody has it."""
+    """Copies from which the segment is merged, when no replica of it exists; empty = upload a
+    replica."""
 
 
 class Uploads:
@@ -157,7 +158,7 @@ class Uploads:
         return CopyWriter(store, self._work, self._throttle, clock, check)
 
     def _find(self, segment: Segment) -> Replica:
-        """The replica to upload, which must be what the order says."""
+        """Return the replica to upload, which must be as the order describes it."""
         replica = self._table.get(segment.segment_id)
         if replica is None or not replica.sealed or not replica.life.is_intact:
             raise _not_here(segment.segment_id)
@@ -171,7 +172,8 @@ class Uploads:
         return replica
 
     async def _judge(self, replica: Replica, error: SourceDamagedError) -> None:
-        """Who is wrong? Only what our own file shows is damage (R66)."""
+        """Verify the replica after it differed. Only damage found in its own file counts as damage;
+        else the dispute is reported (R66)."""
         event(_log, logging.ERROR, "source_damaged", segment_id=replica.segment_id, error=error)
         if await self._reading.verify(replica):
             why = "its bytes are not those of the agreed full digest, and nothing else is wrong"
@@ -185,7 +187,7 @@ def _not_here(segment_id: SegmentId) -> NotReplicaError:
 
 
 def _check_order(asked: UploadOrder) -> None:
-    """Raises InvalidRequestError for what can't be: it would become a part of keys."""
+    """Raises InvalidRequestError for an impossible order: its values would become parts of keys."""
     segment = asked.segment
     what = f"segment {segment.segment_id}"
     check_identity(_identity(segment, b""), segment.base_offset)
