@@ -1,1 +1,1 @@
-"""Sealed segments in object stores: their format there, how they are put, proved and read."""
+"""Sealed segments in object stores: their format, and how they are written, proved and read."""

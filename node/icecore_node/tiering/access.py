@@ -1,8 +1,8 @@
-"""Whether this node may use its object store, and why not.
+"""Access of this node to its object store, or the reason why it has none.
 
-A store that is away, or refuses, keeps no node from serving: it is tried again in the background,
-and until then whoever asks for it gets the store's own error. Before anything else the cluster
-leaves its id there, and another cluster's id is respected: two of them never share a prefix.
+A node serves even when its store is away or refuses. The store is tried again in the background,
+and until then callers get the store's own error. Before anything else the cluster leaves its id
+there, and another cluster's id is respected: two of them never share a prefix.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ class TierAccess:
     """The object store of one node, once it was looked at. Loop only.
 
     Args:
-        ports: None of a node that has none.
-        rng: For names of probes.
-        metrics: Say whether it is there.
-        timing: How often it is looked at. Credentials expire, and somebody may change what they
-            allow.
+        ports: The object store; None when the node has none.
+        rng: Makes names of probes.
+        metrics: Show whether the store is up.
+        timing: Says how often the store is checked: credentials may expire, or their rights may
+            change.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class TierAccess:
 
     @property
     def store(self) -> ObjectStore:
-        """For use. Raises what keeps it from being used."""
+        """Return the store for use. Raises the error that prevents its use."""
         return self._checked().store
 
     @property
     def cluster_id(self) -> bytes:
-        """Whose the store is, once it may be used."""
+        """Id of the cluster to which the store belongs, once it may be used."""
         return self._cluster_id
 
     def table(self, topic_id: bytes, topic: str) -> Table:
-        """Of a topic. Raises what keeps the store from being used."""
+        """Return the table of a topic. Raises the error that prevents the store's use."""
         return self._checked().table_of(self._cluster_id, topic_id, topic)
 
     def _checked(self) -> TierPorts:
@@ -88,7 +88,7 @@ class TierAccess:
         return self._ports
 
     async def run(self, cluster_id: bytes) -> None:
-        """Look at it now and then; until cancelled. Only where there is one."""
+        """Check the store at intervals, until cancelled. Only for a node that has one."""
         assert self._ports is not None
         self._cluster_id = cluster_id
         wait_ms = self._timing.store_retry_ms
@@ -133,12 +133,13 @@ class TierAccess:
 
 
 def marker_of(cluster_id: bytes) -> bytes:
-    """What a cluster leaves there, for others to see."""
+    """Return the marker object by which a cluster claims a store."""
     return json.dumps({"version": 1, "cluster_id": cluster_id.hex()}).encode()
 
 
 def owner_of(marker: bytes) -> str:
-    """As the marker has it. Raises ObjectStoreSetupError for one that says nothing."""
+    """Return the cluster id in a marker, in hexadecimal. Raises ObjectStoreSetupError when the
+    marker has none."""
     try:
         return str(json.loads(marker)["cluster_id"])
     except (ValueError, KeyError, TypeError) as error:

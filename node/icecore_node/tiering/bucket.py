@@ -1,7 +1,7 @@
-"""What lies in a bucket: objects by topic and upload, manifests, what the table names, strangers.
+"""Contents of a bucket: objects by topic and upload, manifests, files of tables, and unknown keys.
 
-For who has nothing but the bucket. Nothing is believed that a manifest does not prove, and nothing
-counts as published because it lies there: the table says that, or metadata do.
+For tools that have nothing but the bucket. Only a manifest proves objects. Being there does not
+make a copy published: the table says that, or metadata do.
 """
 
 import hashlib
@@ -47,13 +47,13 @@ _HIVE = "_symlink_format_manifest/"
 
 
 class CountingStore:
-    """A store that counts what is asked of it. See ``ObjectStore``."""
+    """A store that counts its requests and the bytes read. See ``ObjectStore``."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.requests = 0
         self.length_bytes = 0
-        """Of what was read."""
+        """Bytes read so far."""
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         """See ``ObjectStore.put_if_absent``."""
@@ -105,43 +105,44 @@ class FoundManifest:
 
     @property
     def path(self) -> str:
-        """Of its Parquet object, as the table would name it."""
+        """Path of its Parquet object, as the table would name it."""
         folder = topic_folder(self.manifest.facts.topic_id)
         return self.manifest.parquet.key.removeprefix(folder + "/")
 
     @property
     def length_bytes(self) -> int:
-        """Of all its objects."""
+        """Size of all its objects."""
         return sum(each.size_bytes for each in objects_of(self.manifest))
 
 
 def objects_of(manifest: Manifest) -> list[StoredObject]:
-    """All that a manifest names."""
+    """Return all objects that a manifest names."""
     return [each for each in (manifest.parquet, manifest.index, manifest.side) if each]
 
 
 @dataclass
 class TopicObjects:
-    """What lies below the folder of one topic."""
+    """Objects below the folder of one topic."""
 
     topic_id: bytes
     sizes: dict[str, int] = field(default_factory=dict)
-    """By key: all objects of uploads."""
+    """Sizes of all objects of uploads, by key."""
     has_table: bool = False
     manifests: list[FoundManifest] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Why, by key: manifests and settings that are none."""
+    """Reasons why manifests and settings can't be read, by key."""
     settings_keys: list[str] = field(default_factory=list)
     settings: dict[str, Any] | None = None
-    """The last that can be read; None = there are none."""
+    """The newest settings that can be read; None = there are none."""
 
     def without_manifest(self) -> list[str]:
-        """Keys of objects that no manifest names: somebody uploads, or did not finish."""
+        """Return keys of objects that no manifest names: an upload is under way, or was not
+        finished."""
         named = {each.key for found in self.manifests for each in objects_of(found.manifest)}
         return [key for key in self.sizes if key not in named and not key.endswith(_MANIFEST)]
 
     def wrong_size(self, manifest: Manifest) -> str:
-        """What the listing says against a manifest; empty = nothing."""
+        """Return how the listing contradicts a manifest; empty = it does not."""
         for each in objects_of(manifest):
             size = self.sizes.get(each.key)
             if size is None:
@@ -156,17 +157,18 @@ class Bucket:
     """All of a prefix."""
 
     cluster_id: str = ""
-    """Whose it is, in hexadecimal; empty = nobody has said."""
+    """Id of the cluster that owns the prefix, in hexadecimal; empty = it has no marker."""
     earlier: tuple[str, ...] = ()
-    """Whose objects it has taken over."""
+    """Ids of earlier clusters whose objects it has taken over."""
     topics: dict[bytes, TopicObjects] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
-    """Keys that nobody of us would use."""
+    """Keys that icecore does not use."""
     objects: int = 0
     length_bytes: int = 0
 
     def is_ours(self, manifest: Manifest) -> bool:
-        """Whether its cluster is known here."""
+        """Whether a manifest's cluster is the owner or an earlier one; always when there is no
+        owner."""
         found = manifest.facts.cluster_id.hex()
         return not self.cluster_id or found in (self.cluster_id, *self.earlier)
 
@@ -208,7 +210,7 @@ async def _owner(store: ObjectStore) -> str:
 
 
 def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
-    """Whether it has a place."""
+    """Sort an object into the bucket. Return False for a key that icecore does not use."""
     if found.key == MARKER_KEY or found.key.startswith(PROBE_PREFIX + "/"):
         return True
     match = _TOPIC.fullmatch(found.key)

@@ -1,4 +1,4 @@
-"""What may be changed in a bucket by hand: whose it is, and the list of files for Hive's readers.
+"""Changes of a bucket by hand: its owner, and the list of files for readers of Hive.
 
 Neither touches an object of a segment.
 """
@@ -16,13 +16,13 @@ HIVE_FILE: Final = "_symlink_format_manifest/manifest"
 
 
 async def take_over(store: ObjectStore, bucket: Bucket, cluster_id: bytes) -> bool:
-    """Give a prefix to another cluster; whether that was news.
+    """Give a prefix to another cluster. Return whether anything changed.
 
     The old one is refused from its next look on, so it must be gone for good: two clusters would
     sweep each other's objects. Its id stays known, because its manifests bear it. May be repeated.
 
     Raises:
-        WrongClusterError: Somebody else took it at the same time.
+        WrongClusterError: Another cluster took it at the same time.
     """
     mine, wanted = marker_of(cluster_id), cluster_id.hex()
     if bucket.cluster_id == wanted:
@@ -45,7 +45,7 @@ async def take_over(store: ObjectStore, bucket: Bucket, cluster_id: bytes) -> bo
 
 
 async def _put(store: ObjectStore, key: str, data: bytes) -> None:
-    """Of what is the same whoever puts it."""
+    """Put an object whose content is the same for each caller; fine when it is there already."""
     try:
         await store.put_if_absent(key, data)
     except ObjectExistsError:
@@ -57,8 +57,8 @@ async def write_hive_file(
 ) -> str:
     """Put the list of a table's files for readers that know Hive's symlink format and no Delta log.
 
-    It is as old as it is: who publishes or retires later does not change it. For a moment there is
-    none.
+    Publishing or retiring a copy later does not change the list. While it is replaced, there is
+    none for a moment.
 
     Returns:
         Its URL.

@@ -1,8 +1,8 @@
 """Proving a bucket: every published copy against its manifest, digests, the table and metadata.
 
-Reads all of it, every byte once. Damage is what keeps published records from being read, or makes
-readers of the table see others; what is only strange (unknown files, uploads that nobody finished,
-copies of other clusters) is told and harms nobody.
+Reads all of it, every byte once. Damage prevents reads of published records, or gives readers of
+the table other ones. Strange things (unknown files, unfinished uploads, copies of other clusters)
+are reported and do no harm.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from icecore_node.tiering.tiered_segment import open_tiered
 PIECE_BYTES = 8 << 20
 
 Published: TypeAlias = Mapping[tuple[int, int], bytes]
-"""By segment id and attempt: the SHA-256 of the manifest, as metadata have it."""
+"""SHA-256 of the manifest in metadata, by segment id and attempt."""
 
 
 @dataclass(kw_only=True)
 class CopyReport:
-    """What was found of one copy."""
+    """Findings about one copy."""
 
     topic: str
     topic_id: str
@@ -40,15 +40,15 @@ class CopyReport:
     records: int
     length_bytes: int
     is_published: bool
-    """As metadata say, else as the table does. A copy without rows is in no table: it counts when
-    its offsets are missing there."""
+    """Whether the copy counts: as metadata say, else as the table does. A copy without rows is in
+    no table; it counts when its offsets are missing there."""
     problem: str = ""
     """Empty = proved, or not published and so not read."""
 
 
 @dataclass(kw_only=True)
 class TopicReport:
-    """What was found of one topic."""
+    """Findings about one topic."""
 
     topic: str
     topic_id: str
@@ -59,17 +59,17 @@ class TopicReport:
 
     @property
     def damaged(self) -> int:
-        """How many things are wrong."""
+        """Number of problems."""
         return len(self.damage) + sum(bool(each.problem) for each in self.copies)
 
 
 class BucketCheck:
-    """One pass over what a bucket holds. Loop only.
+    """One pass over the contents of a bucket. Loop only.
 
     Args:
         store: The prefix.
-        bucket: What was listed.
-        executor: For decoding.
+        bucket: The listing of the bucket.
+        executor: Runs decoding and hashing.
         told: Called with the name of each copy that is about to be read.
     """
 
@@ -91,9 +91,9 @@ class BucketCheck:
         """Prove one topic.
 
         Args:
-            found: What lies there.
-            table: What its table says; None = it has none.
-            published: What metadata say; None = there is no cluster.
+            found: Objects of the topic.
+            table: Content of its table; None = it has none.
+            published: Published copies in metadata; None = there is no cluster.
         """
         report = TopicReport(
             topic=name_of(found, table),
@@ -134,7 +134,7 @@ class BucketCheck:
         return report
 
     async def _problem(self, manifest: Manifest) -> str:
-        """Why a copy is not what its manifest says; empty = it is."""
+        """Return how a copy differs from its manifest; empty = it does not."""
         try:
             await open_tiered(self._store, manifest, self._executor).verify()
             await self._prove_index(manifest)
@@ -155,7 +155,7 @@ class BucketCheck:
 
 
 def name_of(found: TopicObjects, table: TableLook | None) -> str:
-    """Of a topic, as its newest manifest says, else its table."""
+    """Return the name of a topic from its newest manifest, else from its table."""
     newest = max(found.manifests, key=lambda each: each.manifest.attempt, default=None)
     return newest.manifest.facts.topic if newest else table.topic if table else ""
 
@@ -163,7 +163,7 @@ def name_of(found: TopicObjects, table: TableLook | None) -> str:
 def published_of(
     found: TopicObjects, table: TableLook | None, published: Published | None = None
 ) -> list[FoundManifest]:
-    """Which copies count, by partition and offset.
+    """Return the copies that count, by partition and offset.
 
     Metadata say it, else the table. Where there is neither, the newest copy of each offset does: a
     manifest is put only when all of its objects were read back and proved.
@@ -180,7 +180,7 @@ def published_of(
 
 
 def _filling(known: list[FoundManifest], others: list[FoundManifest]) -> list[FoundManifest]:
-    """Of the others, the newest ones whose offsets are still missing."""
+    """Return those of the others, newest first, whose offsets are still missing."""
     taken, chosen = [*known], list[FoundManifest]()
     for each in sorted(others, key=lambda other: other.manifest.attempt, reverse=True):
         if not any(_overlap(each, other) for other in taken):
@@ -204,7 +204,7 @@ def _overlap(one: FoundManifest, other: FoundManifest) -> bool:
 
 
 def strangers(bucket: Bucket, found: TopicObjects) -> Iterator[str]:
-    """What nobody can be blamed for yet."""
+    """Yield strange findings that are no damage."""
     for key in found.without_manifest():
         yield f"{key}: no manifest names it; an upload is under way, or was not finished"
     for each in found.manifests:
@@ -219,8 +219,8 @@ def strangers(bucket: Bucket, found: TopicObjects) -> Iterator[str]:
 def unreadable(
     found: TopicObjects, table: TableLook | None, published: Published | None
 ) -> Iterator[str]:
-    """Manifests and settings that are none. A difference names those manifests that are known to
-    be published."""
+    """Yield manifests and settings that can't be read. ``differences`` names those manifests that
+    are known to be published."""
     is_known = table is not None or published is not None
     for key, why in found.unreadable.items():
         is_plain = is_known or key in found.settings_keys
@@ -233,7 +233,7 @@ def differences(
     published: Published | None,
     counting: list[FoundManifest],
 ) -> Iterator[str]:
-    """Where metadata, the table and manifests contradict one another."""
+    """Yield contradictions between metadata, the table and manifests."""
     if table is not None:
         known = {each.path for each in found.manifests}
         for path in sorted(table.paths - known):
@@ -256,14 +256,15 @@ def differences(
 
 
 def overlaps(counting: list[FoundManifest]) -> Iterator[str]:
-    """Offsets that two copies claim to publish."""
+    """Yield pairs of published copies with the same offsets."""
     for one, other in pairwise(counting):
         if _overlap(one, other):
             yield f"{one.path} and {other.path} have the same offsets"
 
 
 def gaps(counting: list[FoundManifest]) -> Iterator[str]:
-    """Offsets between published copies that none has: not tiered yet, given up, or missing."""
+    """Yield offsets between published copies that no copy has: not tiered yet, given up, or
+    missing."""
     for one, other in pairwise(counting):
         first, second = one.manifest.facts, other.manifest.facts
         if first.partition == second.partition and first.end_offset < second.base_offset:

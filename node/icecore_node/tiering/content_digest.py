@@ -2,8 +2,8 @@
 
 A Parquet object can't have the full digest of the segment it was made from
 (``icecore_replication/digest.py``): its bytes are others. This digest is over what both hold. Every
-replica computes it from its batches and gets the same; who has put a Parquet object computes it
-from what is stored there, and only then says that it is a copy.
+replica computes it from its batches and gets the same; the node that has put a Parquet object
+computes it from the stored object, and only then reports a copy.
 
 Format 1, 33 bytes: the byte 0x01 and SHA-256 of
 
@@ -20,9 +20,8 @@ A chunk is SHA-256(0x01, u32 records, the SHA-256 of each of its columns in the 
                                                  UTF-8; i32 lengths of values (-1 = null); bytes
 
 So it does not depend on where batches or row groups begin, and each column is hashed as it comes,
-without being held. What can't be decoded has no columns: its batches count as they are, and who
-checks a copy needs the side object with them, too. So do all batches of a copy in the segment's own
-format.
+without being held. Undecodable batches have no columns: they count as they are, and a check of a
+copy needs the side object with them, too. So do all batches of a copy in the segment's own format.
 """
 
 import hashlib
@@ -55,10 +54,10 @@ class ContentDigest:
     def __init__(self) -> None:
         self._records = 0
         self._hashes: list[bytes] = []
-        """Of whole chunks."""
+        """Hashes of whole chunks."""
         self._columns = [hashlib.sha256() for _ in range(COLUMNS)]
         self.undecodable = 0
-        """Batches so far that nobody can decode."""
+        """Number of undecodable batches so far."""
         self._undecodable_bytes = hashlib.sha256()
 
     def update(self, rows: pa.RecordBatch) -> None:
@@ -82,7 +81,7 @@ class ContentDigest:
                 self._columns = [hashlib.sha256() for _ in range(COLUMNS)]
 
     def update_undecodable(self, batch: Buffer) -> None:
-        """Add the next batch that nobody can decode, as it is stored."""
+        """Add the next undecodable batch, as it is stored."""
         self.undecodable += 1
         self._undecodable_bytes.update(batch)
 
@@ -140,13 +139,13 @@ def _millis(times: Any) -> Buffer:
 
 
 def _counts(lists: Any) -> Buffer:
-    """How many items each record has."""
+    """Return the number of items of each record, as bytes."""
     counts: bytes = _lengths(_ends(_present(lists))).tobytes()
     return counts
 
 
 def _binary(array: Any) -> tuple[Buffer, Buffer]:
-    """Lengths, and bytes. A null has none, whatever lies in its place."""
+    """Return lengths, and bytes. A null has no bytes, whatever lies in its place."""
     ends = _ends(array)
     lengths = _lengths(ends)
     if array.null_count:

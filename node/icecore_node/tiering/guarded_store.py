@@ -1,7 +1,7 @@
-"""The object store of a node, of which each request asks first whether it may be used.
+"""The object store of a node; each request first checks whether it may be used.
 
-Cold reads are put together when the node starts, before anybody looked at the store. Whatever keeps
-it from being used (it is away, it belongs to another cluster) is the error of the request then.
+Cold reads are put together when the node starts, before the store was checked. If it may not be
+used (it is away, it belongs to another cluster), the request fails with that error.
 """
 
 from collections.abc import AsyncIterator, Sequence

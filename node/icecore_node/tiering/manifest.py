@@ -1,11 +1,10 @@
-"""The manifest of a tiered segment: which objects it is made of, and what proves each of them.
+"""The manifest of a tiered segment: the objects that it consists of, and the proof of each.
 
-JSON, so that anybody can read it, and strict: who reads one refuses a key that is missing or not
-known, a number out of range, parts that do not cover the segment. The coordinator's metadata hold
-the SHA-256 of the manifest, and it holds those of everything else, down to each row group. So every
-byte that is parsed was proved before. A manifest also has a digest of itself: whoever rebuilds
-metadata from a bucket alone has nothing else to hold against it, and finds by it what was damaged,
-though not what was forged.
+JSON, so that people can read it, and strict: the parser refuses a missing or unknown key, a number
+out of range, and parts that do not cover the segment. The coordinator's metadata hold the SHA-256
+of the manifest, and it holds those of everything else, down to each row group. So every byte that
+is parsed was proved before. A manifest also has a digest of itself. When metadata are rebuilt from
+a bucket alone, there is nothing else to compare it with; it shows damage, though not forgery.
 
 Keys are never reused: ``attempt`` counts the uploads of a segment, and metadata give each number
 once. Only Parquet objects lie where readers of tables look for files; the others are below a folder
@@ -36,7 +35,7 @@ MANIFEST: Final = ".manifest.json"
 INDEX: Final = ".idx"
 SIDE: Final = ".batches"
 SUFFIXES: Final = (MANIFEST, ROWS, INDEX, SIDE)
-"""Of all objects of a copy, in the order in which they are removed."""
+"""Suffixes of all objects of a copy, in the order in which they are removed."""
 _ID_LENGTH = 16
 _HASH_LENGTH = 32
 _NUMBER_MAX = (1 << 63) - 1
@@ -50,7 +49,7 @@ class TieredDamageError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyName:
-    """Which upload of which segment: what the keys of its objects are made of."""
+    """Names an upload of a segment: the keys of its objects are made of these."""
 
     topic_id: bytes
     partition: int
@@ -60,7 +59,7 @@ class CopyName:
     attempt: int
 
     def key(self, suffix: str) -> str:
-        """Of one object: ``SUFFIXES`` are all that there may be."""
+        """Return the key of one object; the suffix is one of ``SUFFIXES``."""
         if suffix == ROWS:
             return rows_key(
                 self.topic_id,
@@ -76,13 +75,13 @@ class CopyName:
 
     @property
     def path(self) -> str:
-        """Of the rows, below the topic's folder: as the table names them."""
+        """Path of the rows' object below the topic's folder, as the table names it."""
         return self.key(ROWS).removeprefix(topic_folder(self.topic_id) + "/")
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedCopy:
-    """A copy that counts, as metadata have it."""
+    """A published copy, as metadata have it."""
 
     name: CopyName
     manifest_sha256: bytes
@@ -90,7 +89,7 @@ class PublishedCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """Whose records these are, and what is true of them as a segment."""
+    """Identity and properties of a segment, as its tiered copy records them."""
 
     cluster_id: bytes
     topic_id: bytes
@@ -103,10 +102,10 @@ class SegmentFacts:
     end_offset: int
     seal_digest: bytes
     full_digest: bytes
-    """Of the batches that it was made from; empty when it was not known yet."""
+    """Full digest of the batches that it was made from; empty when it was not known yet."""
 
     def key(self, attempt: int, suffix: str = ROWS) -> str:
-        """Under which an object of it is put."""
+        """Return the key of an object of this segment."""
         return CopyName(
             topic_id=self.topic_id,
             partition=self.partition,
@@ -118,7 +117,7 @@ class SegmentFacts:
 
 
 def facts_of(segment: Segment, cluster_id: bytes = b"") -> SegmentFacts:
-    """As far as a record knows them; for the names of objects no cluster is needed."""
+    """Return the facts in a segment's record. The names of objects do not need the cluster id."""
     return SegmentFacts(
         cluster_id=cluster_id,
         topic_id=segment.topic_id,
@@ -150,25 +149,25 @@ class RowGroup:
     start: int
     end: int
     base_offset: int
-    """Where the first of its batches began."""
+    """Offset at which the first of its batches began."""
     end_offset: int
     records: int
     min_timestamp_ms: int
-    """Of event times."""
+    """Lowest event time."""
     max_timestamp_ms: int
     max_append_timestamp_ms: int
     sha256: bytes
 
     @property
     def is_dense(self) -> bool:
-        """Whether every offset of it has a row."""
+        """Whether every offset has a row."""
         return self.records == self.end_offset - self.base_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawBatch:
-    """Batches as they were stored, one behind the other: such as have no rows, because nobody can
-    decode them or they are empty, or any, in a copy in the segment's own format."""
+    """Batches as they were stored, one behind the other. They have no rows: they are undecodable or
+    empty, or the copy is in the segment's own format."""
 
     start: int
     end: int
@@ -186,35 +185,35 @@ class Manifest:
     attempt: int
     content_digest: bytes
     records: int
-    """In rows; a copy in the segment's own format has none."""
+    """Number of records in rows; 0 in a copy in the segment's own format."""
     parquet: StoredObject
     footer_start: int
-    """What reads the Parquet object has to read from here to the end, once."""
+    """Position of the footer; a reader of the Parquet object reads from here to the end, once."""
     footer_sha256: bytes
     row_groups: tuple[RowGroup, ...]
     index: StoredObject | None = None
     """The index file as it lay beside the segment, if it had one."""
     side: StoredObject | None = None
     raw_batches: tuple[RawBatch, ...] = ()
-    """Where each lies in the side object."""
+    """Parts of the side object."""
 
     @property
     def key(self) -> str:
-        """Its own."""
+        """Key of the manifest itself."""
         return self.facts.key(self.attempt, MANIFEST)
 
     def encode(self) -> bytes:
-        """As it is put."""
+        """Encode the manifest as it is put."""
         body = _plain(asdict(self))
         return _json({"version": VERSION, **body, "sha256": _own_digest(body)})
 
 
 def parse_manifest(data: bytes, sha256: bytes | None = None) -> Manifest:
-    """A manifest as it was put.
+    """Parse a manifest, as it was put.
 
     Args:
         data: All of the object.
-        sha256: What metadata say of it; None when there are none to say it.
+        sha256: Its hash in metadata; None when there are no metadata.
 
     Raises:
         TieredDamageError: It is another one, or not one of ours in every detail.
@@ -232,7 +231,7 @@ def parse_manifest(data: bytes, sha256: bytes | None = None) -> Manifest:
 
 
 def parse_published(data: bytes, copy: PublishedCopy) -> Manifest:
-    """The manifest of a copy that counts. Raises TieredDamageError: it is another one."""
+    """Parse the manifest of a published copy. Raises TieredDamageError when it is another one."""
     manifest = parse_manifest(data, copy.manifest_sha256)
     key = copy.name.key(MANIFEST)
     if manifest.key != key:
@@ -262,7 +261,7 @@ def _own_digest(body: Any) -> str:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """Checked as far as its own digest goes."""
+    """Parse the JSON and check version and digest."""
     if len(data) > MANIFEST_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes")
     found = json.loads(data)

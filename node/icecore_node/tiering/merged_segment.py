@@ -1,5 +1,5 @@
-"""Several tiered segments on their way into one: what its index needs of their rows, and the
-digests that prove that nothing is missing.
+"""Merging several tiered segments into one: the index entries of their rows, and the digests that
+prove that nothing is missing.
 
 Rows stay as they are. The index is made from the batches that a cold read will make of them, so it
 can't differ from what is served.
@@ -31,7 +31,7 @@ from icecore_node.tiering.manifest import (
 from icecore_node.tiering.row_batches import batches_of
 
 _NO_POINTS: Final = Points(*(np.empty(0, "<i8") for _ in range(3)))
-"""They are for data files, and this segment has none."""
+"""Points are for data files, and this segment has none."""
 
 
 def check_sources(facts: SegmentFacts, sources: Sequence[Manifest]) -> None:
@@ -58,11 +58,11 @@ def check_sources(facts: SegmentFacts, sources: Sequence[Manifest]) -> None:
 
 
 class MergedEntries:
-    """Gathers what the index of a merged segment has. Blocking.
+    """Gathers the index entries of a merged segment. Blocking.
 
     Args:
-        facts: Of the merged segment.
-        indexed_headers: Names of those that the topic's settings index.
+        facts: Facts of the merged segment.
+        indexed_headers: Names of the headers that the topic's settings index.
     """
 
     def __init__(self, facts: SegmentFacts, indexed_headers: Collection[str]) -> None:
@@ -72,7 +72,7 @@ class MergedEntries:
         self._times: list[tuple[int, int]] = []
 
     def add(self, rows: pa.Table, group: RowGroup) -> None:
-        """The next row group. Raises StorageError: its batches make no sense."""
+        """Add the next row group. Raises StorageError when its rows make no valid batches."""
         covered = group.base_offset, group.end_offset
         found = batches_of(
             rows, self._facts, covered, codec=Codec.NONE, indexed_headers=self._indexed_headers
@@ -89,7 +89,7 @@ class MergedEntries:
         return Entries(np.frombuffer(made.hashes, "<u8"), np.frombuffer(made.ordinals, "<u4"))
 
     def file(self) -> bytes:
-        """The whole index file, as it lies beside other segments."""
+        """Return the whole index file,"""
         facts = self._facts
         entries = sorted_entries(joined(self._parts))
         self._parts = [entries]
@@ -118,7 +118,7 @@ class _Memory:
         self.data = bytearray()
 
     def pwritev(self, buffers: Sequence[Any], position: int) -> None:
-        """As ``File.pwritev``."""
+        """Write at a position, as ``File.pwritev`` does."""
         new = b"".join(buffers)
         self.data.extend(bytes(max(0, position + len(new) - len(self.data))))
         self.data[position : position + len(new)] = new
@@ -128,7 +128,7 @@ class SourceDigests:
     """The content digest of each source, from the rows of the merged segment. Blocking.
 
     Args:
-        sources: In the order of their offsets.
+        sources: Manifests in the order of their offsets.
     """
 
     def __init__(self, sources: Sequence[Manifest]) -> None:
@@ -136,7 +136,7 @@ class SourceDigests:
         self._digests = [ContentDigest() for _ in sources]
 
     def add(self, rows: pa.Table) -> None:
-        """The next ones."""
+        """Add the next rows."""
         for part in rows.replace_schema_metadata(None).to_batches():
             for at, found in self._split(part):
                 self._digests[at].update(found)
@@ -151,5 +151,5 @@ class SourceDigests:
             start = end
 
     def digests(self) -> list[bytes]:
-        """In the order of the sources."""
+        """Return the digests in the order of the sources."""
         return [each.digest() for each in self._digests]

@@ -3,8 +3,8 @@
 Production stands in ``obstore_store.py`` (S3, GCS, Azure, a local folder, memory), the simulator
 has a store whose listings come late and whose answers may lie. All pass one conformance suite.
 Nothing here says that an object is *published*: only metadata does. An object that is there may be
-what is left of an upload that nobody finished, so who reads one knows from elsewhere what it has
-to be, and compares.
+left of an unfinished upload. So a reader knows from elsewhere what the object must be, and
+compares.
 """
 
 import re
@@ -36,7 +36,7 @@ PROBE_PREFIX: Final = "_icecore/probe"
 _KEY = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
 
 ByteRange: TypeAlias = tuple[int, int]
-"""From the first position to the exclusive end."""
+"""First position and exclusive end, in bytes."""
 
 
 class ObjectExistsError(ObjectStoreError):
@@ -57,13 +57,13 @@ class ObjectDeniedError(ObjectStoreError):
 
 
 class ObjectStoreSetupError(ObjectStoreError):
-    """The bucket is missing, or belongs to another region or endpoint: somebody must change the
+    """The bucket is missing, or belongs to another region or endpoint: an admin must change the
     settings. No object counts as missing because of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says of an object."""
+    """Key and size of an object, as the store reports them."""
 
     key: str
     size_bytes: int
@@ -73,7 +73,7 @@ class ObjectStore(Protocol):
     """One prefix of one bucket. Keys are relative to it. Loop only; nothing blocks.
 
     Every method may raise ObjectStoreBusyError (it was tried again for a while: try later),
-    ObjectDeniedError, ObjectStoreSetupError, or ObjectStoreError for what nobody foresaw; and
+    ObjectDeniedError, ObjectStoreSetupError, or ObjectStoreError for an unexpected failure; and
     InvalidRequestError for a key that no store would take.
     """
 
@@ -86,11 +86,11 @@ class ObjectStore(Protocol):
         ...
 
     async def put_stream(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
-        """Put a large object under a key that nobody else uses, and return its length in bytes.
+        """Put a large object under a key that no other writer uses, and return its length in bytes.
 
         It appears when all pieces are there. Whether the key is free is looked up once, before the
-        first piece: two writers at once would replace one another, so keys are never reused. What
-        ``pieces`` raises ends the upload and comes out again.
+        first piece: two writers at once would replace one another, so keys are never reused. An
+        error of ``pieces`` ends the upload and is raised again.
 
         Raises:
             ObjectExistsError: Something is there already, and stays as it is.
@@ -117,7 +117,7 @@ class ObjectStore(Protocol):
         ...
 
     async def head(self, key: str) -> ObjectInfo:
-        """What is there. Raises ObjectMissingError."""
+        """Return the key and size of an object. Raises ObjectMissingError."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
@@ -138,7 +138,7 @@ def check_key(key: str) -> None:
 
 
 def check_length(key: str, size_bytes: int, bytes_max: int) -> None:
-    """Raise InvalidRequestError for an object that is longer than whoever reads it expects."""
+    """Raise InvalidRequestError for an object that is longer than its reader expects."""
     if size_bytes > bytes_max:
         raise InvalidRequestError(f"{key} has {size_bytes} bytes, not ≤ {bytes_max}")
 
@@ -147,8 +147,8 @@ async def check_store(store: ObjectStore, probe_id: str) -> None:
     """Prove at the start that a store can be written, listed, read and cleaned.
 
     Args:
-        store: That of the settings.
-        probe_id: A name that nobody else uses.
+        store: The store in the settings.
+        probe_id: A name that no other caller uses.
 
     Raises:
         ObjectStoreError: As the store says it, with what was tried when it failed.

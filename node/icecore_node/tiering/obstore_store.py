@@ -5,10 +5,10 @@
 library finds them (``AWS_ACCESS_KEY_ID``, ``AWS_WEB_IDENTITY_TOKEN_FILE``, …), and it renews them.
 It tries again by itself what may be tried again, with back-off.
 
-Three things are not left to it. A missing bucket looks like a missing object in an answer without
-a body, so what ``head`` does not find is asked for once more by GET. What a large upload has left
-behind is compared with what was sent. And a local folder is synced: nobody else does it, and local
-copies of a segment go once it is here.
+Three things are not left to it. A missing bucket looks like a missing object in an answer without a
+body, so what ``head`` does not find is asked for once more by GET. What a large upload has left
+behind is compared with what was sent. And a local folder is synced: the library does not do it, and
+local copies of a segment go once it is here.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from icecore_node.tiering.store_errors import LIBRARY_ERRORS, translated
 
 PART_BYTES: Final = 8 << 20
 PARTS_AT_ONCE: Final = 4
-"""With the size of a part: what one upload holds in memory."""
+"""Parts in flight per upload; with the size of a part this is the memory of one upload."""
 REQUESTS_AT_ONCE: Final = 8
 COALESCE_BYTES: Final = 64 << 10
 """Ranges with no more than this between them are one request."""
@@ -50,22 +50,23 @@ _FIRST_BYTE: Final[ByteRange] = (0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where an object store is and how patient we are with it."""
+    """Settings of an object store: where it is, time limits and retries."""
 
     url: str
     region: str = ""
-    """Of the bucket; empty = as the environment says."""
+    """Region of the bucket; empty = as the environment says."""
     endpoint: str = ""
     """``http(s)://host:port`` of a store that is not the provider's own; of HDFS, for tables,
     ``hdfs://host:port`` of the NameNode's RPC."""
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     retries_max: int = 5
-    """Of one request, with back-off; then the caller decides."""
+    """Maximum number of retries of one request, with back-off; then the caller decides."""
     retry_ms_max: int = 60_000
 
     def options(self) -> dict[str, str]:
-        """For libraries that speak of S3 as obstore does, such as ``deltalake``."""
+        """Return the options for libraries that name S3's as obstore does, such as
+        ``deltalake``."""
         options = {"aws_conditional_put": "etag", "aws_checksum_algorithm": "sha256"}
         if self.region:
             options["aws_region"] = self.region
@@ -75,7 +76,7 @@ class StoreSettings:
 
     @property
     def is_clear_text(self) -> bool:
-        """Whether the endpoint is spoken to without TLS, because the settings say so."""
+        """Whether the settings ask for an endpoint without TLS."""
         return self.endpoint.startswith("http://")
 
 
@@ -83,7 +84,7 @@ class ObstoreStore:
     """See ``ObjectStore``.
 
     Args:
-        settings: Where.
+        settings: Settings of the store.
         executor: Syncs a local folder.
 
     Raises:
@@ -157,7 +158,7 @@ class ObstoreStore:
         return data
 
     async def get_whole(self, key: str, bytes_max: int) -> bytes:
-        """See ``ObjectStore.get_whole``. How long it is comes before its body."""
+        """See ``ObjectStore.get_whole``. The length is known before the body is read."""
         check_key(key)
         try:
             found = await obstore.get_async(self._store, key)
@@ -183,8 +184,8 @@ class ObstoreStore:
         return ObjectInfo(key, found["size"])
 
     async def _blame(self, key: str) -> None:
-        """Raise what a GET says instead, if that is not that the object is missing. One that
-        appears just now is missing still, to who asked before."""
+        """Try a GET after a HEAD that found nothing, and raise its error if that is another one. An
+        object that appears just now still counts as missing for this caller."""
         try:
             await self.get_ranges(key, [_FIRST_BYTE])
         except (ObjectMissingError, ObjectTooShortError):
@@ -222,13 +223,13 @@ class ObstoreStore:
 
 
 class _Counted:
-    """Pieces on their way, and how long they were."""
+    """Pieces of an upload, and the bytes sent so far."""
 
     def __init__(self, pieces: AsyncIterator[Buffer]) -> None:
         self._pieces = pieces
         self.length_bytes = 0
         self.failed = False
-        """What ended the upload comes from whoever makes them, not from a store."""
+        """Whether the producer of the pieces failed, not the store."""
 
     async def pieces(self) -> AsyncIterator[bytes]:
         try:
@@ -241,8 +242,8 @@ class _Counted:
 
 
 def coalesced(ranges: Sequence[ByteRange]) -> list[ByteRange]:
-    """What to request for these ranges, ascending. The library would do the same, but it panics
-    where an object is shorter than it must be."""
+    """Return the spans to request for these ranges, ascending. The library would do the same, but
+    it panics where an object is shorter than expected."""
     spans: list[ByteRange] = []
     for start, end in sorted(each for each in ranges if each[1] > each[0]):
         if spans and start - spans[-1][1] <= COALESCE_BYTES:
@@ -255,14 +256,14 @@ def coalesced(ranges: Sequence[ByteRange]) -> list[ByteRange]:
 def cut(
     spans: Sequence[ByteRange], parts: Sequence[bytes], ranges: Sequence[ByteRange]
 ) -> list[bytes]:
-    """The ranges, out of the spans that were read for them."""
+    """Cut the ranges out of the spans that were read for them."""
     starts = [start for start, _ in spans]
     found = dict(zip(starts, parts, strict=True))
     return [_part(found, starts, each) for each in ranges]
 
 
 def _part(found: Mapping[int, bytes], starts: Sequence[int], wanted: ByteRange) -> bytes:
-    """Of the span that holds it."""
+    """Return a range out of the span that holds it."""
     start, end = wanted
     if end <= start:
         return b""
@@ -308,7 +309,7 @@ def _arguments(settings: StoreSettings) -> Mapping[str, Any]:
 
 
 def _folder(url: str) -> Path | None:
-    """Of a ``file://`` URL."""
+    """Return the folder of a ``file://`` URL; None for any other URL."""
     parts = urlsplit(url)
     if parts.scheme != "file":
         return None

@@ -11,7 +11,7 @@ from icecore_node.tiering.topic_table import TopicTable
 
 
 def open_tier(settings: StoreSettings, executor: Executor) -> TierPorts:
-    """Nothing is asked of the store yet.
+    """Open the object store of the settings, without a request to it yet.
 
     Raises:
         ConfigurationError: The URL or a setting is wrong.

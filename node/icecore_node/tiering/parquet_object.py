@@ -7,7 +7,7 @@ almost free; dictionaries are for what repeats; values have none, they seldom re
 looked up for nothing. Page index, statistics and, where pyarrow writes them, a bloom filter of the
 keys are for other readers.
 
-Memory holds one row group. What is encoded can't be changed later, so the file's own metadata and
+Memory holds one row group. Encoded bytes can't be changed later, so the file's own metadata and
 digest come last, in its footer. A batch without rows ends a row group and is left to the side
 object: so each is a run of offsets, and together they are the segment. In a copy in the segment's
 own format that holds for every batch: the Parquet object is empty then.
@@ -45,7 +45,8 @@ from icecore_node.tiering.manifest import (
 from icecore_node.tiering.rows import SCHEMA, rows_of
 
 ROW_GROUP_BYTES: Final = 4 << 20
-"""Of payloads and index sections before compression; the batch that exceeds it is the last one."""
+"""Size of a row group, counted in payloads and index sections before compression. The batch that
+exceeds it is its last one."""
 ROW_GROUP_RECORDS: Final = 1 << 16
 RAW_BYTES: Final = 1 << 20
 """Batches of the side object that lie one behind the other are one part up to this size."""
@@ -59,7 +60,7 @@ _BLOOM_FPP = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedObject:
-    """What became of a segment's batches."""
+    """Result of encoding a segment's batches."""
 
     size_bytes: int
     sha256: bytes
@@ -71,7 +72,7 @@ class EncodedObject:
     records: int
 
     def stored(self, key: str) -> StoredObject:
-        """Once it was put."""
+        """Return the object as the manifest names it, once it was put."""
         return StoredObject(key=key, size_bytes=self.size_bytes, sha256=self.sha256)
 
 
@@ -79,8 +80,9 @@ class ParquetEncoder:
     """Makes one object. Blocking: for a reader thread, a piece at a time.
 
     Args:
-        facts: For the file's metadata; what comes must be all of this segment.
-        row_group_bytes: How much a row group gathers.
+        facts: The segment; the batches or rows must be all of it. Also written into the file's
+            metadata.
+        row_group_bytes: Size at which a row group is complete.
         as_rows: False = all batches are left to the side object.
     """
 
@@ -122,19 +124,20 @@ class ParquetEncoder:
             self.close()
 
     def begin(self) -> bytes:
-        """The first piece, for who has rows instead of batches: ``add_rows`` and ``finish`` follow,
-        and in any case ``close``."""
+        """Return the first piece, for callers with rows instead of batches. ``add_rows`` and
+        ``finish`` follow, and in any case ``close``."""
         self._writer = pq.ParquetWriter(
             self._out, SCHEMA, metadata_collector=self._metadata, **_options(self._facts)
         )
         return self._out.taken()
 
     def add_rows(self, rows: pa.Table, group: RowGroup) -> bytes:
-        """The next piece, which may be empty: small row groups of others become one of ours.
+        """Return the next piece, which may be empty: small row groups of other objects are joined
+        into larger ones.
 
         Args:
             rows: All of a row group of another object.
-            group: What is known of it; its own places don't count.
+            group: Its description; its positions in the other object don't count.
 
         Raises:
             StorageError: It does not begin where the last one ended.
@@ -150,7 +153,7 @@ class ParquetEncoder:
         return found
 
     def finish(self) -> bytes:
-        """The last pieces. Raises StorageError: the segment is not whole."""
+        """Return the last pieces. Raises StorageError when the segment is not whole."""
         rows = self._flush()
         self._check_end()
         self._writer.add_key_value_metadata(self._about())
@@ -158,12 +161,12 @@ class ParquetEncoder:
         return rows + self._finish()
 
     def close(self) -> None:
-        """Whatever happened; may be repeated."""
+        """Close the writer, also after an error; may be repeated."""
         if self._writer is not None:
             self._writer.close()
 
     def encoded(self) -> EncodedObject:
-        """What was made; only after the last piece."""
+        """Return the result; only after the last piece."""
         assert self._encoded is not None, "the last piece was not taken"
         return self._encoded
 
@@ -198,7 +201,8 @@ class ParquetEncoder:
         self._gathered = _Gathered(header.end_offset)
 
     def _flush(self) -> bytes:
-        """What was gathered as a row group; empty when there is nothing."""
+        """Write the gathered rows as a row group and return its bytes; empty when there are
+        none."""
         gathered = self._gathered
         if not gathered.records:
             return b""
@@ -233,7 +237,7 @@ class ParquetEncoder:
             )
 
     def _about(self) -> dict[str, str]:
-        """For whoever has only the file."""
+        """Return the file's metadata, for readers that have only the file."""
         facts = self._facts
         return {
             "icecore.cluster_id": facts.cluster_id.hex(),
@@ -271,7 +275,8 @@ class ParquetEncoder:
 
 
 def raw_batches(runs: Iterable[Buffer], wanted: Iterable[RawBatch]) -> Iterator[bytes]:
-    """The pieces of a side object, out of the same runs once more: nobody holds them meanwhile."""
+    """Yield the pieces of a side object, from the same runs once more: they are not kept in
+    memory."""
     left = iter(wanted)
     part = next(left, None)
     for run in runs:
@@ -283,7 +288,7 @@ def raw_batches(runs: Iterable[Buffer], wanted: Iterable[RawBatch]) -> Iterator[
 
 
 def _decoded(run: Buffer, position: int, header: BatchHeader) -> BatchColumns | None:
-    """None of a batch that nobody can decode."""
+    """Decode a batch; None when it is undecodable."""
     try:
         return decode(run, position, header)
     except (CorruptBatchError, BatchTooLargeError):
@@ -300,7 +305,7 @@ class _RawRun:
         self._sha256 = hashlib.sha256()
 
     def takes(self, header: BatchHeader) -> bool:
-        """Whether a batch comes right behind and is not too much."""
+        """Whether a batch follows directly and the part stays small enough."""
         length = self.end - self._start + header.batch_length
         return header.base_offset == self._end_offset and length <= RAW_BYTES
 
@@ -355,7 +360,7 @@ class _Gathered:
 
 
 class _Out(io.RawIOBase):
-    """What the writer writes to: gathered until it is taken, and hashed."""
+    """The file that the writer writes to: bytes are kept until they are taken, and hashed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -401,7 +406,7 @@ def _options(facts: SegmentFacts) -> dict[str, Any]:
 
 
 def _check_written(metadata: Any, groups: list[RowGroup]) -> None:
-    """What the writer says of its row groups must be what came out of it."""
+    """Check that the row groups are where the writer's metadata say."""
     found = []
     for at in range(metadata.num_row_groups):
         group = metadata.row_group(at)

@@ -1,4 +1,4 @@
-"""What a node needs of object storage, from outside: the store, and tables of topics in it.
+"""Ports of a node to object storage: the store, and the tables of topics in it.
 
 Light to import: nodes without an object store need none of the libraries behind it.
 """
@@ -21,8 +21,8 @@ class Table(Protocol):
     """
 
     def unnamed(self, partition: int, revision: int, paths: Sequence[str]) -> list[str]:
-        """Which of these objects ``bring_to`` would add: none when the table knows this revision
-        or a later one."""
+        """Return those of these objects that ``bring_to`` would add: none when the table knows this
+        revision or a later one."""
         ...
 
     def bring_to(
@@ -36,11 +36,11 @@ class Table(Protocol):
         """Make the table name these objects of a partition and no others.
 
         Args:
-            partition: Whose objects these are; those of others stay as they are.
-            revision: Of the metadata that say so; it grows with every change.
-            paths: Of all that are published and have rows, below the topic's folder.
-            added: What the table has to say of those that it does not name yet.
-            now_ms: The time of what is added and removed.
+            partition: The partition of these objects; objects of other partitions stay as they are.
+            revision: Revision of the metadata that name them; it grows with every change.
+            paths: Paths of all published objects with rows, below the topic's folder.
+            added: Entries for the objects that the table does not name yet.
+            now_ms: Time of the additions and removals.
 
         Returns:
             Whether anything was committed: False when the table knows this revision or a later one.

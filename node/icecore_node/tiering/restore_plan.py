@@ -1,8 +1,8 @@
-"""What a cluster has to know to read a topic again whose metadata are gone, from its bucket alone.
+"""Plan to restore a topic whose metadata are lost, made from its bucket alone.
 
 A plan is made of published copies (``published_of``), each with a manifest that proves itself and
 objects of the sizes it names; ``BucketCheck`` proves what is in them. A partition begins at the
-first offset that is there and has no hole. What was never tiered is not here.
+first offset that is there and has no hole. Segments that were never tiered are not in it.
 """
 
 from collections.abc import Sequence
@@ -40,25 +40,26 @@ class RestoredSegment:
 
 @dataclass(kw_only=True)
 class RestoredTopic:
-    """One topic, and what is in the way."""
+    """One topic to restore, and its problems."""
 
     topic_id: str
     topic: str
     partitions: int
     """The highest number with a copy, plus one: partitions without any are not known here."""
     table_revisions: tuple[int, ...] = ()
-    """By partition: what the table was last brought to, so that later ones are above it."""
+    """Last revision committed to the table, by partition; later ones must be above it."""
     segments: list[RestoredSegment] = field(default_factory=list)
-    """By partition and offset."""
+    """Segments by partition and offset."""
     attempts_max: int = 0
-    """The highest number that any upload here has; so with segments:"""
+    """Highest attempt of all uploads here; ``segment_ids_max`` is the same for segment ids."""
     segment_ids_max: int = 0
     problems: list[str] = field(default_factory=list)
-    """Why it can't be restored as it is."""
+    """Reasons why the topic can't be restored as it is."""
     left_out: list[str] = field(default_factory=list)
     """Copies in front of a hole, which are there and not restored; settings that can't be read."""
     settings: dict[str, Any] | None = None
-    """As JSON of ``TopicSettings``; None = none lie there, as beside copies of earlier versions."""
+    """Settings as JSON of ``TopicSettings``; None = none are stored, as beside copies of earlier
+    versions."""
 
 
 def plan_of(
@@ -67,10 +68,11 @@ def plan_of(
     """A plan for one topic.
 
     Args:
-        bucket: What was listed.
-        found: What lies there of the topic.
-        table: What its table says; None = it has none.
-        skip_gaps: A partition begins behind its last hole, instead of not being restored.
+        bucket: The listing of the bucket.
+        found: Objects of the topic.
+        table: Content of its table; None = it has none.
+        skip_gaps: Whether a partition with a hole begins behind its last one, instead of not being
+            restored.
     """
     counting = published_of(found, table)
     plan = RestoredTopic(
@@ -115,7 +117,7 @@ def _problems(
 
 
 def _add(plan: RestoredTopic, copies: list[FoundManifest], skip_gaps: bool) -> None:
-    """One partition."""
+    """Add one partition to the plan."""
     start = 0
     for at, (one, other) in enumerate(pairwise(copies), 1):
         first, second = one.manifest.facts, other.manifest.facts

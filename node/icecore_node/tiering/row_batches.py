@@ -22,22 +22,22 @@ from icecore_node.tiering.manifest import SegmentFacts
 from icecore_node.tiering.rows import MICROS_PER_MS
 
 BATCH_BYTES: Final = 1 << 20
-"""About what a batch holds, before compression; one record may be more."""
+"""Approximate maximum size of a batch before compression; one record may be more."""
 BATCH_RECORDS: Final = 1 << 14
 _COLUMNS = ("timestamp", "key", "value", "tags", "headers")
 ROW_COLUMNS: Final = ("offset", "append_timestamp", "schema_id", *_COLUMNS)
-"""Those of a table that batches are made of: topic and partition are known."""
+"""Columns that batches are made of; topic and partition are known."""
 
 
 class RowBatches:
     """The rows of one row group, cut into batches that are made when they are asked for. Blocking.
 
     Args:
-        table: Of one row group, with ``ROW_COLUMNS`` at least.
-        facts: Whose rows these are.
+        table: Rows of one row group, with ``ROW_COLUMNS`` at least.
+        facts: The segment of the rows.
         covered: The offsets of the row group.
-        codec: Of the payloads.
-        indexed_headers: Names of those whose hashes batches have.
+        codec: Codec of the payloads.
+        indexed_headers: Names of the headers whose hashes batches have.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RowBatches:
         starts = _starts(table, self._appended, self._schemas)
         self._rows = [*starts, table.num_rows]
         self.edges = [covered[0], *self._offsets[starts[1:]].tolist(), covered[1]]
-        """Where each batch begins, and the end of the last one."""
+        """Base offset of each batch, and the end offset of the last one."""
         # Once for all: casts and copies of each batch took longer than its compression.
         whole = table.select(_COLUMNS).combine_chunks().to_batches()[0]
         self._columns = arrow.checked(whole, 0)
@@ -67,11 +67,11 @@ class RowBatches:
         return len(self._rows) - 1
 
     def appended_ms(self, at: int) -> int:
-        """When the leader took all records of one batch."""
+        """Return the append timestamp of one batch; all its records share it."""
         return int(self._appended[self._rows[at]])
 
     def batch(self, at: int) -> bytes:
-        """One of them, stamped."""
+        """Return one batch, stamped."""
         start, end = self._rows[at : at + 2]
         rows = self._columns.slice(start, end - start)
         base, facts = self.edges[at], self._facts
@@ -111,7 +111,8 @@ def batches_of(
 
 
 def _starts(table: pa.Table, appended: Any, schemas: Any) -> list[int]:
-    """Where batches begin: at another append time or schema, and where one has enough."""
+    """Return the rows at which batches begin: at a new append time or schema, and where the one
+    before is large enough."""
     changes = (appended[1:] != appended[:-1]) | (schemas[1:] != schemas[:-1])
     runs = [0, *(np.flatnonzero(changes) + 1).tolist(), table.num_rows]
     ends = np.cumsum(_sizes(table))
@@ -126,7 +127,8 @@ def _starts(table: pa.Table, appended: Any, schemas: Any) -> list[int]:
 
 
 def _sizes(table: pa.Table) -> Any:
-    """Bytes of each record's key and value; what is beside them is small or cut by their number."""
+    """Return the bytes of each record's key and value; the rest is small, or bounded by the number
+    of records."""
     sizes = np.zeros(table.num_rows, np.int64)
     for name in ("key", "value"):
         lengths = pc.binary_length(table.column(name)).fill_null(0)

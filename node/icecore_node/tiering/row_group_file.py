@@ -54,8 +54,8 @@ def row_group_file(data: Buffer, start: int, group: Any) -> list[Buffer]:
 
     Args:
         data: All pages of the row group.
-        start: Where they lie in their object.
-        group: What the footer of the object says of it (``pyarrow.parquet.RowGroupMetaData``).
+        start: Their position in their object.
+        group: Its description in the object's footer (``pyarrow.parquet.RowGroupMetaData``).
     """
     before, behind = _footer_of_no_rows()
     columns = [group.column(at) for at in range(group.num_columns)]
@@ -80,7 +80,7 @@ def row_group_file(data: Buffer, start: int, group: Any) -> list[Buffer]:
 
 @cache
 def _footer_of_no_rows() -> tuple[bytes, bytes]:
-    """What comes before and behind the row groups in a footer."""
+    """Return the parts of a footer before and behind the row groups."""
     file = BytesIO()
     pq.write_metadata(SCHEMA, file)
     footer = file.getvalue()[len(PARQUET_MAGIC) : -_FOOTER_LENGTH_BYTES - len(PARQUET_MAGIC)]

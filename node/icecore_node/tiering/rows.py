@@ -1,9 +1,9 @@
 """Records as rows of the tiered table: its columns, and batches as such rows.
 
 Every Parquet object and the table's log have this schema. Times have microseconds, because Delta's
-do: that is exact, and every reader takes it. ``schema_id`` is the producer's, of the value. What a
-batch has beside its records (producer ids, sequences, its place in the chain) is not a row's: the
-index object keeps the producer state at the end of the segment.
+do: that is exact, and every reader takes it. ``schema_id`` is the producer's, of the value. A row
+does not have the rest of its batch (producer ids, sequences, its place in the chain): the index
+object keeps the producer state at the end of the segment.
 """
 
 from typing import Any, Final
@@ -44,7 +44,7 @@ def rows_of(
     """All records of a batch; keys, values and headers share its memory.
 
     Args:
-        header: Of the batch.
+        header: Header of the batch.
         columns: The same batch, decoded.
         topic: Its name.
         partition: Its number.

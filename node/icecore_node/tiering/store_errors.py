@@ -1,7 +1,7 @@
-"""What an object store's library says, as one of our errors.
+"""Translates errors of an object store's library into ours.
 
 The library has few classes of its own and calls most failures generic, so the HTTP status and the
-code in the answer's XML decide. What it prints of its insides is left out.
+code in the answer's XML decide. Its internal details are left out.
 """
 
 import re
@@ -30,7 +30,7 @@ LIBRARY_ERRORS: Final = (BaseError, OSError)
 """All that a call of the library raises when the store, the network or the disk is the cause."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
-"""Of an answer as it is; of one object among several, as the library prints it."""
+"""Error code: as in an answer's XML, or as the library prints it for one object among several."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS = re.compile(r"status code: (\d{3})")
 _TEXT_CHARACTERS_MAX = 300
@@ -61,7 +61,7 @@ _RANGE_TEXTS = ("Invalid range", "range was invalid", "Requested range")
 
 
 def translated(error: Exception, key: str) -> IcecoreError:
-    """Ours for an error of the library; ``key`` is for people."""
+    """Return our error for one of the library; ``key`` is for people."""
     text = str(error)
     found = _CODE.search(text)
     code = (found[1] or found[2]) if found else ""

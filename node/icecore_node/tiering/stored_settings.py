@@ -1,14 +1,14 @@
-"""The settings of a topic as they lie beside its copies, for whoever rebuilds it from the bucket.
+"""The settings of a topic, stored beside its copies, so that it can be rebuilt from the bucket.
 
 Each alteration is an object of its own, since keys are never reused; the highest number counts. It
-says whose settings these are and which alteration, so that an order which comes late changes
-nothing, and has a digest of itself, as manifests have::
+names the topic and the alteration, so that a late order changes nothing, and has a digest of
+itself, as manifests have::
 
     TOPIC/_icecore/settings/NUMBER.json
 
-Whoever puts one removes the superseded ones, but for the newest few, in case of damage, and but for
-``landmarks``: with these the highest number is found by looking for objects by name. Listings may
-be late, and who believed one could put new settings at a low number that was freed.
+The node that puts one removes the superseded ones. It keeps the newest few, in case of damage, and
+the ``landmarks``: with these the highest number is found by looking for objects by name. Listings
+may be late: by a late one, new settings could be put at a low number that was freed.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ from icecore_node.tiering.object_store import (
 VERSION: Final = 1
 FOLDER: Final = "_icecore/settings"
 SETTINGS_PATH: Final = re.compile(rf"{FOLDER}/(\d{{20}})\.json")
-"""Below the folder of a topic."""
+"""Path of settings below the folder of a topic."""
 SETTINGS_BYTES_MAX: Final = 64 << 10
 ORDER_BYTES_MAX: Final = 32 << 10
 TRIES: Final = 8
-"""At numbers that others have taken meanwhile."""
+"""Maximum number of tries, when other nodes take the next number meanwhile."""
 KNOWN_MAX: Final = 10_000
 NEWEST_KEPT: Final = 4
 _NUMBER_MAX = (1 << 63) - 1
@@ -42,14 +42,14 @@ _NUMBER_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """Which alteration, and the settings as JSON; empty = they are not said."""
+    """Version of an alteration, and the settings as JSON; empty = the order has no settings."""
 
     version: int = 0
     text: str = ""
 
 
 def check_settings_order(settings: StoredSettings) -> None:
-    """Raises InvalidRequestError for what is no settings."""
+    """Raises InvalidRequestError for invalid settings."""
     if not settings.text:
         return
     if len(settings.text.encode()) > ORDER_BYTES_MAX:
@@ -65,12 +65,12 @@ def check_settings_order(settings: StoredSettings) -> None:
 
 
 def settings_key(topic_id: bytes, number: int) -> str:
-    """Of one alteration."""
+    """Return the key of one alteration."""
     return f"{topic_folder(topic_id)}/{FOLDER}/{number:020d}.json"
 
 
 def settings_object(cluster_id: bytes, topic_id: bytes, settings: StoredSettings) -> bytes:
-    """What is put."""
+    """Encode the object to put."""
     body = {
         "version": VERSION,
         "cluster_id": cluster_id.hex(),
@@ -82,7 +82,7 @@ def settings_object(cluster_id: bytes, topic_id: bytes, settings: StoredSettings
 
 
 def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
-    """What was put. Raises TieredDamageError for anything else."""
+    """Parse an object as it was put. Raises TieredDamageError for anything else."""
     try:
         found = json.loads(data)
         proof = found.pop("sha256")
@@ -98,7 +98,8 @@ def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
 
 
 class SettingsKeeper:
-    """Puts what a node is told; it knows what it has put, so that most orders cost nothing."""
+    """Puts the settings in orders. It remembers what it has put, so that most orders cost
+    nothing."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, bytes], int] = {}
@@ -107,7 +108,7 @@ class SettingsKeeper:
     async def keep(
         self, store: ObjectStore, cluster_id: bytes, topic_id: bytes, settings: StoredSettings
     ) -> None:
-        """See that these settings, or later ones, are what counts.
+        """Make these settings, or later ones, the ones that count.
 
         Raises:
             ConflictError: Others came first again and again.
@@ -143,7 +144,7 @@ class SettingsKeeper:
         topic_id: bytes,
         settings: StoredSettings,
     ) -> bool:
-        """By this object: it is of this alteration, or of a later one."""
+        """Return whether this object holds this alteration, or a later one."""
         try:
             data = await store.get_whole(settings_key(topic_id, number), SETTINGS_BYTES_MAX)
             found = parse_settings(data, topic_id)
@@ -154,15 +155,15 @@ class SettingsKeeper:
 
 
 def landmarks(number: int) -> set[int]:
-    """What stays below a highest number: powers of two, and it with low bits cleared. A higher
-    number has no others below this one."""
+    """Return the numbers that stay below a highest number: powers of two, and that number with low
+    bits cleared. Below this number, a higher one keeps no others."""
     bits = range(number.bit_length())
     return {1 << bit for bit in bits} | {number >> bit << bit for bit in bits}
 
 
 async def _highest(store: ObjectStore, topic_id: bytes) -> int:
-    """0 = none. It is found bit by bit, since the lowest number that begins with the bits found so
-    far and a one is a landmark if there is any."""
+    """Return the highest number; 0 = none. It is found bit by bit. The lowest number that begins
+    with the bits found so far and a one is a landmark, if any exists."""
     bit = 1
     while await _is_there(store, topic_id, bit):
         bit <<= 1
@@ -182,7 +183,8 @@ async def _is_there(store: ObjectStore, topic_id: bytes, number: int) -> bool:
 
 
 async def _remove_superseded(store: ObjectStore, topic_id: bytes, newest: int) -> None:
-    """What a late listing hides, or a failure leaves, goes after the next alteration."""
+    """Remove superseded settings. Objects that a late listing hides, or that a failure leaves, go
+    after the next alteration."""
     topic, stay = topic_folder(topic_id) + "/", landmarks(newest)
     async for each in store.list(topic + FOLDER):
         match = SETTINGS_PATH.fullmatch(each.key.removeprefix(topic))

@@ -1,4 +1,4 @@
-"""What the table of a topic says of one published object."""
+"""Entry of a topic's table for one published object."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class TableFile:
     """A published object, as the log names it."""
 
     path: str
-    """Below the topic's folder."""
+    """Path below the topic's folder."""
     size_bytes: int
     records: int
     lowest: Mapping[str, int | str]
@@ -25,7 +25,7 @@ class TableFile:
 
 
 def table_file(manifest: Manifest) -> TableFile | None:
-    """What the table says of a segment; None when it has no rows."""
+    """Return the table's entry for a segment; None when it has no rows."""
     groups, parquet = manifest.row_groups, manifest.parquet
     if not groups:
         return None
@@ -42,7 +42,7 @@ def table_file(manifest: Manifest) -> TableFile | None:
 
 
 def _iso(timestamp_ms: int) -> str:
-    """As Delta's statistics have it."""
+    """Format a time as Delta's statistics have it."""
     text = (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
@@ -59,10 +59,10 @@ def check_paths(partition: int, paths: Sequence[str]) -> None:
 def to_add(
     present: Container[str], paths: Sequence[str], told: Sequence[TableFile]
 ) -> list[TableFile]:
-    """What of a partition the table does not name yet.
+    """Return the entries of a partition's objects that the table does not name yet.
 
     Raises:
-        ConflictError: Of some of it nobody has told what to say: the table was another one before.
+        ConflictError: The order has no entry for one of them: the table has changed meanwhile.
     """
     known = {each.path: each for each in told}
     missing = [path for path in paths if path not in present]

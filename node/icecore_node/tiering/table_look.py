@@ -1,4 +1,4 @@
-"""The table of a topic, as anybody finds it: what it names and whose it is, without a cluster.
+"""The table of a topic, read without a cluster: the objects that it names, and its owner.
 
 Blocking: for a reader thread.
 """
@@ -20,19 +20,19 @@ _OURS: Final = "icecore cluster "
 
 @dataclass(frozen=True, slots=True)
 class TableLook:
-    """What a table says."""
+    """Content of a table."""
 
     topic: str
     about: str
-    """Whose it is, as it says itself."""
+    """The table's own description, which names its cluster."""
     paths: frozenset[str]
-    """Of its objects, below the topic's folder."""
+    """Paths of its objects below the topic's folder."""
     revisions: tuple[int, ...]
-    """By partition: what metadata had counted to when it was committed last; 0 = never."""
+    """Revision of the last commit, by partition; 0 = never."""
 
     @property
     def cluster_id(self) -> str:
-        """In hexadecimal; empty when it is no table of ours."""
+        """Id of the cluster in hexadecimal; empty when it is no table of ours."""
         return self.about.removeprefix(_OURS).split(" ")[0] if self.about.startswith(_OURS) else ""
 
 
@@ -61,7 +61,7 @@ def _revisions(table: DeltaTable, paths: frozenset[str]) -> tuple[int, ...]:
 
 
 def take_over_table(settings: StoreSettings, topic_id: bytes, cluster_id: bytes) -> bool:
-    """Say in a table that it is another cluster's from now on; whether that was news.
+    """Give a table to another cluster. Return whether anything changed.
 
     Raises:
         ObjectStoreError: It is no table of ours, or the store refuses.

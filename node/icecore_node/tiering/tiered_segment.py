@@ -1,11 +1,11 @@
-"""Reading a tiered segment: only the row groups that are needed, and nothing that is not proved.
+"""Reading a tiered segment: it reads only the row groups needed, and proves all of them.
 
-The manifest says where each row group lies, whose offsets it has and what it hashes to, so a fetch
+The manifest says where each row group lies, which offsets it has and what it hashes to, so a fetch
 at an offset is one ranged read of the footer, once, and one of the row group. Bytes are compared
-with the manifest before anything parses them: a Parquet library is no place for a stranger's bytes.
+with the manifest before anything parses them: a Parquet library must not parse untrusted bytes.
 
-``verify`` is for who has just put the object, and for scrub: it reads everything, every byte once,
-and computes the content digest from what is stored.
+``verify`` is for the node that has just put the object, and for checks of a bucket. It reads
+everything, every byte once, and computes the content digest from the stored bytes.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from icecore_node.tiering.rows import SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What ``verify`` has read."""
+    """Counts of what ``verify`` has read."""
 
     requests: int
     length_bytes: int
@@ -45,8 +45,8 @@ class Proved:
 def open_tiered(
     store: ObjectStore, manifest: Manifest, executor: Runner, *, is_proved: bool = False
 ) -> "TieredSegment":
-    """What reads a published copy, in either format: of ``part_at`` a row group has ``rows``, and
-    batches as they were stored are had with ``raw``. See ``TieredSegment``."""
+    """Return a reader of a published copy, in either format. Of its ``part_at``, a row group is
+    read with ``rows``, and batches as they were stored with ``raw``."""
     return TieredSegment(store, manifest, executor, is_proved=is_proved)
 
 
@@ -57,10 +57,10 @@ class TieredSegment:
     and what an ``ObjectStore`` raises.
 
     Args:
-        store: Where it is.
-        manifest: What was published.
-        executor: For decoding.
-        is_proved: What the store returns has been compared with the manifest already.
+        store: The object store that has it.
+        manifest: Manifest of the published copy.
+        executor: Runs decoding and hashing.
+        is_proved: Whether the store compares all bytes with the manifest itself.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class TieredSegment:
 
     @property
     def manifest(self) -> Manifest:
-        """What was published."""
+        """Manifest of the published copy."""
         return self._manifest
 
     def part_at(self, offset: int) -> RowGroup | RawBatch:
-        """What holds an offset.
+        """Return the part that holds an offset.
 
         Raises:
-            OffsetOutOfRangeError: Nothing of this segment does.
+            OffsetOutOfRangeError: The offset is outside this segment.
         """
         facts = self._manifest.facts
         if not facts.base_offset <= offset < facts.end_offset:
@@ -95,8 +95,8 @@ class TieredSegment:
         return self._parts[bisect_right(self._bases, offset) - 1]
 
     async def rows(self, group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows of a row group: one ranged read, and one more for the first of a segment. Of
-        these columns, all for None."""
+        """Read the rows of a row group: one ranged read, and one more for the first of a segment.
+        ``columns`` None = all of them."""
         if self._metadata is None:
             await self._read_footer()
         [data] = await self._store.get_ranges(
@@ -168,7 +168,7 @@ class TieredSegment:
             raise TieredDamageError(f"{key} has {found} bytes, not {size_bytes}")
 
     def _spans(self) -> list[ByteRange]:
-        """All of the object: what is before the rows, each row group, what is behind them. The
+        """Return the spans of the whole object: before the rows, each row group, behind them. The
         footer is in the last one, and is read twice."""
         groups = self._manifest.row_groups
         rows_end = groups[-1].end if groups else len(PARQUET_MAGIC)

@@ -1,14 +1,14 @@
 """The table of a topic: a Delta log that names exactly the Parquet objects that are published.
 
-It is made from metadata and may be thrown away: whoever drives it says which objects of a partition
-are published as of which revision of that partition's record, and it adds and removes what differs.
-No data is written again. A crash anywhere is mended by the next call, and calls may repeat, race or
+It is made from metadata and may be thrown away: its caller names the published objects of a
+partition and the revision of that partition's record, and it adds and removes the differences. No
+data is written again. A crash anywhere is mended by the next call, and calls may repeat, race or
 come late: each commit also stores the partition's revision (as an application transaction of
 Delta's), an older revision than the stored one changes nothing, and of two commits at once for one
 partition the library refuses the second. Partitions do not disturb each other.
 
 Publish: the object first, then metadata, then the table. Retire: metadata, the table, and after
-readers have had their time the object. So whoever reads the table finds every object that it names.
+readers have had their time the object. So a reader of the table finds every object that it names.
 
 The log lies at the root of the topic, ``TOPIC/_delta_log``. Blocking: for a reader thread. The
 library's way to read data (``to_pyarrow_table``) is never used in a server: it may abort the
@@ -33,14 +33,15 @@ from icecore_node.tiering.store_errors import translated
 from icecore_node.tiering.table_file import TableFile, check_paths, to_add
 
 CHECKPOINT_COMMITS: Final = 100
-"""A reader of the log then reads one file instead of so many."""
+"""Commits between two checkpoints: a reader of the log then reads one file instead of this many."""
 LOG_RETENTION: Final = "interval 30 days"
 RETRIES: Final = 8
-"""Of a commit that another partition's came before."""
+"""Maximum number of retries of a commit, when another partition's commit came first."""
 
 
 def place_of(settings: StoreSettings, topic_id: bytes) -> tuple[str, Mapping[str, str]]:
-    """Where the log of a topic is, and how the library gets there: in HDFS by Hadoop's RPC."""
+    """Return the URI of a topic's log and the library's options. In HDFS the library uses Hadoop's
+    RPC."""
     url = urlsplit(settings.url)
     if url.scheme == "webhdfs":
         folder = f"{settings.endpoint.rstrip('/')}{url.path.rstrip('/')}"
@@ -57,7 +58,7 @@ def place_of(settings: StoreSettings, topic_id: bytes) -> tuple[str, Mapping[str
 
 
 def description_of(cluster_id: bytes, topic_id: bytes) -> str:
-    """What the log says of itself."""
+    """Return the description that the log has of itself."""
     return f"icecore cluster {cluster_id.hex()} topic {topic_folder(topic_id)}"
 
 
@@ -65,10 +66,10 @@ class TopicTable:
     """The log of one topic. Has no state: every call begins with what is stored.
 
     Args:
-        settings: Of the store that the objects are in.
-        cluster_id: Of the log's own description, which is checked: a bucket of another cluster is
-            not ours to write.
-        topic_id: Whose folder.
+        settings: Settings of the objects' store.
+        cluster_id: Id of our cluster. It is compared with the log's description, since a bucket of
+            another cluster must not be written.
+        topic_id: Id of the topic, which names its folder.
         topic: The name of a table that is made.
     """
 
@@ -141,7 +142,7 @@ class TopicTable:
             raise self._translated(error) from error
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now, and let go of log files that nobody needs any more. Every
+        """Write a checkpoint now, and remove log files that are not needed any more. Every
         hundredth commit does that, too.
 
         Raises:
@@ -194,12 +195,12 @@ class TopicTable:
 
 
 def app_id_of(partition: int) -> str:
-    """Under which the log keeps the revision of a partition."""
+    """Return the id under which the log keeps the revision of a partition."""
     return f"icecore-partition-{partition}"
 
 
 def _knows(table: DeltaTable, partition: int, revision: int) -> bool:
-    """This revision, or a later one."""
+    """Whether the table has this revision of a partition, or a later one."""
     stored = table.transaction_version(app_id_of(partition))
     return stored is not None and stored >= revision
 
@@ -209,7 +210,7 @@ def _actions(table: DeltaTable) -> Any:
 
 
 def _paths_of(table: DeltaTable, partition: int) -> dict[str, int]:
-    """Sizes of a partition's objects."""
+    """Return the sizes of a partition's objects by path."""
     actions = _actions(table)
     pairs = zip(
         actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True

@@ -2,12 +2,12 @@
 
 A file of HDFS is seen as soon as it is created, half written. So each object is written under a
 name of its own in ``_icecore/unfinished`` and renamed when it is whole: the NameNode does that at
-once, and refuses where something is already. Who dies in between leaves such a file there, which
-nobody reads or lists.
+once, and refuses where something is already. A node that dies in between leaves such a file there,
+which is never read or listed.
 
 The user is the one of ``HADOOP_USER_NAME``, else ``icecore``: WebHDFS without Kerberos believes it.
-HDFS confirms what all DataNodes of a file have in memory; ``dfs.datanode.synconclose`` makes it
-what their disks have. Requests block, so they are made on threads that do nothing else.
+HDFS confirms a file when all its DataNodes have it in memory; with ``dfs.datanode.synconclose``,
+when their disks have it. Requests block, so they are made on threads that do nothing else.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class WebHdfsStore:
     """See ``ObjectStore``.
 
     Args:
-        settings: Where. Nothing is asked yet.
+        settings: Settings of the store. No request is made yet.
 
     Raises:
         ConfigurationError: The URL or a setting is wrong.
@@ -161,7 +161,7 @@ class WebHdfsStore:
             raise
 
     def _publish(self, path: str, key: str, length: int) -> None:
-        """Give a whole file its name, where nothing has it."""
+        """Rename a whole file to its key, if no file has that name yet."""
         found = self._files.info(path)["size"]
         if found != length:
             raise ObjectTooShortError(f"{key} has {found} of {length} bytes that were put", key=key)
@@ -182,8 +182,8 @@ class WebHdfsStore:
         return bool(self._call("RENAME", "put", path, destination=target).json()["boolean"])
 
     def _call(self, operation: str, method: str, path: str, **options: object) -> Any:
-        """The library has no method of its own that returns the answer, or that reads a range in
-        one request."""
+        """Call an operation of WebHDFS directly. The library has no method that returns the answer,
+        or that reads a range in one request."""
         return self._files._call(operation, method=method, path=path, **options)
 
     def _read(self, key: str, start: int, end: int) -> bytes:
@@ -200,7 +200,8 @@ class WebHdfsStore:
         return data
 
     def _whole(self, key: str, bytes_max: int) -> bytes:
-        """One byte more than may be there shows that it is longer."""
+        """Read a whole object. One byte more is requested than it may have, to see whether it is
+        longer."""
         path = self._path(key)
         try:
             data: bytes = self._call("OPEN", "get", path, offset=0, length=bytes_max + 1).content
@@ -219,7 +220,7 @@ class WebHdfsStore:
         return int(info["size"])
 
     def _entries(self, folder: str) -> Sequence[tuple[str, int]]:
-        """Names and sizes of what is in a folder; of folders -1."""
+        """Return the names and sizes of a folder's entries; -1 for folders."""
         path = self._path(folder) if folder else self._root
         try:
             found = self._files.ls(path or "/", detail=True)
@@ -281,7 +282,7 @@ def _opened(settings: StoreSettings) -> WebHDFS:
 
 
 def translated(error: Exception, key: str) -> IcecoreError:
-    """Ours for an error of the library; ``key`` is for people."""
+    """Return our error for one of the library; ``key`` is for people."""
     if isinstance(error, IcecoreError):
         return error
     text = " ".join(str(error).split())[:_TEXT_CHARACTERS_MAX]
