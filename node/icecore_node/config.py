@@ -230,7 +230,8 @@ class NodeSettings(Settings):
 
     @property
     def disk_limits(self) -> DiskLimits:
-        """From when on a disk is full. Room is asked for before new replicas are refused."""
+        """Levels from which a disk counts as filling up or full. Room is asked for before new
+        replicas are refused."""
         return DiskLimits(
             self.disk_read_only_percent,
             self.disk_full_percent,

@@ -79,7 +79,7 @@ class Identity:
         self.address, self.native_address = address, native_address
 
     def lose(self) -> None:
-        """There is no incarnation: nobody is served before the next one."""
+        """Drop the incarnation: no caller is served before the next one."""
         self.incarnation = NO_INCARNATION
 
     def register(self, cluster_id: bytes, incarnation: Incarnation, token: Token) -> None:

@@ -282,8 +282,8 @@ class Executor(Runner, Protocol):
         ...
 
     def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
-        """As ``run``, on threads of its own: for beats and promises, which must wait behind nothing
-        that takes long. What is run here is short."""
+        """Run a short function like ``run``, on threads of its own. Beats and promises use it,
+        which must not wait behind long work."""
         ...
 
     def close(self) -> None:

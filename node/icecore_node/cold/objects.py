@@ -1,7 +1,7 @@
 """The objects of one tiered copy as its readers see them: from the cache, else from the store.
 
-What the manifest has a hash of is proved before it is kept. Parts of an index have checksums of
-their own, which whoever parses them compares. An object that is gone, or shorter than it was, is
+Bytes with a hash in the manifest are proved before they are kept. Parts of an index have checksums
+of their own, which their parser compares. An object that is gone, or shorter than it was, is
 damage: it was there when it was published, and only what metadata have closed may be removed.
 """
 

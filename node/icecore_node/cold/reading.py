@@ -4,7 +4,7 @@ A node that has an object store can answer for any published segment. It asks me
 proves the manifest by them and everything else by the manifest, and reads only the row groups that
 it needs. Objects that are missing or altered behind our back give no wrong byte: metadata are asked
 again, since there may be another copy by now, and if that does not help either the error names the
-object. Whoever reads on finds the next row group under way.
+object. A reader that goes on finds the next row group under way.
 """
 
 import hashlib

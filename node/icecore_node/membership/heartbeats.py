@@ -36,10 +36,16 @@ class Heartbeats:
         standing: Callable[[], Standing],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
     ) -> None:
-        """Args: context: The node. coordinator: Opens streams to the coordinator. lease: Renewed by
-        answered beats. news: What the next beat says. disk_report: What beats say of the disk.
-        standing: What the first beat of each stream says. on_update: Called with every message of
-        the coordinator."""
+        """
+        Args:
+            context: The node.
+            coordinator: Opens streams to the coordinator.
+            lease: Renewed by answered beats.
+            news: Contents of the next beat.
+            disk_report: Fills in the part of beats that describes the disk.
+            standing: Returns the state for the first beat of each stream.
+            on_update: Called with every message of the coordinator.
+        """
         self._context = context
         self._coordinator = coordinator
         self._lease = lease

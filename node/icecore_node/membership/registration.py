@@ -74,7 +74,7 @@ class Registration:
         """Get an incarnation; from then on this node serves.
 
         Args:
-            inventory: What the folder holds.
+            inventory: Replicas in the data folder.
 
         Raises WrongClusterError and other definite refusals, StorageError.
         """

@@ -44,10 +44,17 @@ class Assignments:
         digests: DigestQueue,
         on_leader: Callable[[Leader], None],
     ) -> None:
-        """Args: leading: What leaders need. table: All replicas. leaders: All leaders. orders: Lets
-        one task at a time work on a segment. links: The streams to leaders' nodes. seals: Brings
-        logs to their decided ends. digests: Told of sealed replicas whose full digest is open.
-        on_leader: Told of each new leader."""
+        """
+        Args:
+            leading: Parts that leaders need.
+            table: All replicas.
+            leaders: All leaders.
+            orders: Lets one task at a time work on a segment.
+            links: The streams to leaders' nodes.
+            seals: Brings logs to their decided ends.
+            digests: Told of sealed replicas whose full digest is open.
+            on_leader: Told of each new leader.
+        """
         context = leading.context
         self._identity = context.identity
         self._leading = leading

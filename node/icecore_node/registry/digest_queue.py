@@ -1,7 +1,7 @@
 """Sealed replicas that wait for their full digest to be computed and reported.
 
-Between those who notice that one is due (a seal, a record, the start of the node) and the
-``DigestReporter``, which works it off.
+The queue lies between the events that make one due (a seal, a record, the start of the node) and
+the ``DigestReporter``, which works it off.
 """
 
 import asyncio

@@ -60,7 +60,7 @@ class SealFinisher:
         self._is_closing = False
 
     def note_fence(self) -> None:
-        """A recovery goes on here: what nobody reads comes after it."""
+        """Note that a recovery goes on here: seals of segments without readers come after it."""
         self._order.note_fence(self._context.clock.monotonic_ms())
 
     def finish_later(self, replica: Replica, segment: Segment) -> None:

@@ -34,9 +34,14 @@ class FollowerSpace:
         damage: Damage,
         give_role: Callable[[Replica], None],
     ) -> None:
-        """Args: context: The node. table: All replicas. orders: Lets one task at a time work on a
-        segment. damage: Told of logs that can't be settled. give_role: Gives a replica the role
-        that its newest record says."""
+        """
+        Args:
+            context: The node.
+            table: All replicas.
+            orders: Lets one task at a time work on a segment.
+            damage: Told of logs that can't be settled.
+            give_role: Gives a replica the role that its newest record says.
+        """
         self._context = context
         self._table = table
         self._orders = orders

@@ -130,10 +130,15 @@ class Follower:
         link: Link,
         on_shortage: Callable[[Replica], None],
     ) -> None:
-        """Args: parts: Parts that all followers share. replica: IDLE; it becomes FOLLOWED by the
-        caller. segment: The record that names the leader to follow. link: The stream to the
-        leader's node. on_shortage: Called when an append failed for lack of space or descriptors,
-        so that the replica follows again later."""
+        """
+        Args:
+            parts: Parts that all followers share.
+            replica: IDLE; it becomes FOLLOWED by the caller.
+            segment: The record that names the leader to follow.
+            link: The stream to the leader's node.
+            on_shortage: Called when an append failed for lack of space, memory or descriptors. The
+                replica follows again later.
+        """
         self._context = context = parts.context
         self._damage = parts.damage
         self._readers = parts.readers

@@ -126,9 +126,13 @@ class Leader:
         segment: Segment,
         on_record: Callable[[Segment], None],
     ) -> None:
-        """Args: parts: Parts that all leaders share. replica: IDLE; it becomes LED by the caller.
-        segment: The record that makes this node the leader. on_record: Told of each record that the
-        coordinator answers with."""
+        """
+        Args:
+            parts: Parts that all leaders share.
+            replica: IDLE; it becomes LED by the caller.
+            segment: The record that makes this node the leader.
+            on_record: Told of each record that the coordinator answers with.
+        """
         self._context = context = parts.context
         self._identity = context.identity
         self._coordinator = parts.coordinator

@@ -62,7 +62,7 @@ class ColdSearches:
         """The search of the first of these pieces, and what its first step found.
 
         Args:
-            ahead: That piece and those behind it.
+            ahead: The first piece and those behind it.
             make_sink: Makes a sink with the room that the page has left.
 
         Raises:

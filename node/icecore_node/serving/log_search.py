@@ -39,7 +39,8 @@ STEP_BYTES: Final = 512 << 10
 """Bytes scanned in one step, up to a batch more. With the smallest batches a step takes some 50
 ms."""
 _LOOK_PART: Final = 8
-"""A look counts as this part of the bytes that it reads, since it uses one record of them."""
+"""Divisor: a look counts as its bytes divided by this, since it uses one record of them. Inflated
+bytes count likewise."""
 _LOOK_BYTES: Final = 8 << 10
 """Least effort that a look counts as, in bytes scanned."""
 _SCAN_BYTES: Final = 256 << 10

@@ -54,7 +54,7 @@ class Opening:
         """Create, and where told confirm, replicas of segments about to open; per item the error.
 
         Args:
-            items: What to open.
+            items: The segments to open.
             check: Raises an error when the order must be refused by now.
             within_s: Seconds for which the caller waits for the answer; None = for ever.
         """
