@@ -29,11 +29,11 @@ with as_one_line("icecore-node", "server"):
     from icecore.rpc.transports import Transports
     from icecore_node import metrics as node_metrics
     from icecore_node import offline
-    from icecore_node.cold.ports import ColdPorts
     from icecore_node.config import NodeSettings
     from icecore_node.io.executor import ThreadExecutor
     from icecore_node.metrics import NodeMetrics
     from icecore_node.node import Node
+    from icecore_node.ports import ColdPorts
     from icecore_node.sampling import sample
     from icecore_node.storage.data_dirs import DataDirs, check_layout
     from icecore_node.storage.data_folder import DataFolder

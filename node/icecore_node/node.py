@@ -19,7 +19,6 @@ from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng
-from icecore_node.cold.ports import ColdPorts
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
 from icecore_node.identity.beat_news import BeatNews
@@ -37,7 +36,7 @@ from icecore_node.membership.registration import Gate, Registration, inventory_o
 from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.membership.updates import Updates
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor, Folder
+from icecore_node.ports import ColdPorts, Executor, Folder
 from icecore_node.registry.adoption import adopt
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.digest_queue import DigestQueue
@@ -68,7 +67,7 @@ from icecore_node.serving.replication_service import ReplicationService
 from icecore_node.serving.write_back import WriteBacks
 from icecore_node.storage.port import Store, StoredDisks
 from icecore_node.tiering.access import TierAccess
-from icecore_node.tiering.guarded_store import GuardedStore
+from icecore_node.tiering.opening import GuardedStore
 from icecore_node.tiering.ports import TierPorts
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.deletions import Deletions

@@ -6,6 +6,7 @@ are turns of its event loop. Each pair passes one conformance suite (``tests/con
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 from icecore.errors import StorageError
@@ -289,3 +290,18 @@ class Executor(Runner, Protocol):
     def close(self) -> None:
         """End all threads."""
         ...
+
+
+# --- reads of object storage ----------------------------------------------------------------------
+
+# Ports that a node needs for reads of object storage. Light to import: most nodes have none.
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPorts:
+    """Ports of one node's cold reads."""
+
+    executor: Executor
+    """Threads for these alone: no read of a local disk waits behind them."""
+    files: FileSystem
+    """File system in which the disk cache keeps its folder."""

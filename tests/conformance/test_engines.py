@@ -15,8 +15,7 @@ import pytest
 
 from icecore.errors import NotReplicaError, UnsupportedError
 from icecore.topic_settings import SEGMENT_ENGINE
-from icecore_node.io.io_pool import IoWorker
-from icecore_node.io.short_syncs import ShortSyncs
+from icecore_node.io.io_pool import IoWorker, ShortSyncs
 from icecore_node.metrics import NodeMetrics
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import Engine, LogTail

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from icecore.errors import IcecoreError, WrongClusterError
 from icecore.model import Segment
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_node.cold.ports import ColdPorts
+from icecore_node.ports import ColdPorts
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.disks import Disk
 from icecore_node.tiering.ports import TierPorts

@@ -31,7 +31,7 @@ def cut_keeps_entries() -> Iterator[None]:
     """R55: a log is cut, its index is not, and the log grows again."""
     with (
         patch(Coverage, "cut", lambda self, end_offset: None),
-        mock.patch("icecore_node.storage.index.entry_keys.cut_ranges", lambda *_: []),
+        mock.patch("icecore_node.storage.index.points.cut_ranges", lambda *_: []),
     ):
         yield
 

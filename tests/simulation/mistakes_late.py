@@ -8,7 +8,7 @@ from icecore.model import NodeId, Segment
 from icecore_coordinator.decisions import lossy_changes
 from icecore_coordinator.work import total_loss
 from icecore_node.replica.replica_log import ReplicaLog
-from icecore_node.storage.control.last_stop import LastStop
+from icecore_node.storage.control.disk_identity import LastStop
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_replication.recovery import FenceReply
 from tests.simulation.mistakes import Mistake, patch

@@ -15,11 +15,10 @@ from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
 from icecore_coordinator.timing import Timing
-from icecore_node.cold.ports import ColdPorts
 from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
-from icecore_node.ports import Executor, FileSystem, Index
+from icecore_node.ports import ColdPorts, Executor, FileSystem, Index
 from icecore_node.replica import reading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore

@@ -4,9 +4,9 @@ from icecore_node.cold.admission import Admission
 from icecore_node.cold.cache import ColdCache
 from icecore_node.cold.descriptions import Ask, Descriptions
 from icecore_node.cold.disk_cache import DiskCache
-from icecore_node.cold.ports import ColdPorts
 from icecore_node.cold.reading import ColdParts, ColdReading
 from icecore_node.context import NodeContext
+from icecore_node.ports import ColdPorts
 from icecore_node.tiering.object_store import ObjectStore
 
 

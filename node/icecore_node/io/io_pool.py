@@ -8,7 +8,7 @@ wait is bounded by the callers (bytes in flight of produces, credits of replicat
 
 A lone small append has nobody to share with. While its worker is idle it waits for the end of the
 turn in which it came: what followers are to get has left by then. Where recent syncs were short
-(``short_syncs.py``), the loop then writes and syncs it itself, else it goes to the worker, with
+(``io_pool.py``), the loop then writes and syncs it itself, else it goes to the worker, with
 which the loop would have had to share the interpreter before. The worker and the loop never process
 at the same time, and everything else is as on the worker, the end of the process included. Appends
 that wait for no disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all
@@ -32,12 +32,55 @@ from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_node.io.put_off_syncs import PutOffSyncs
-from icecore_node.io.short_syncs import ShortSyncs
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor, WorkerQueue
 from icecore_node.storage.engine import AppendRequest, LogTail, io_worker
 from icecore_node.storage.port import Store
+
+# --- short syncs ----------------------------------------------------------------------------------
+
+# Whether appends may be synced on the loop's own thread: only while syncs take next to no time.
+#
+# A change of threads costs a lone small append more than its sync does on a healthy disk. But a
+# sync on the loop holds back leases, fences and every other partition, so one long sync ends it
+# for a while: the longer it was, the more short ones it takes on the worker before the disk is
+# trusted again. The judgement counts syncs and asks no clock.
+
+
+PATIENCE_MIN: Final = 4
+"""Short syncs in a row, on a worker, before the first one on the loop."""
+PATIENCE_MAX: Final = 1024
+_PATIENCE_PER_LIMIT: Final = 2
+"""And so many for each time that the limit goes into a long sync."""
+
+
+class ShortSyncs:
+    """Tracks whether recent syncs of all I/O workers of a node were short.
+
+    Args:
+        limit_ms: A sync that takes longer is a long one; 0 = nothing is ever synced on the loop.
+    """
+
+    def __init__(self, limit_ms: float) -> None:
+        self._limit_ms = limit_ms
+        self._wanted = PATIENCE_MIN
+        """Short syncs until the disk is trusted."""
+
+    def may_inline(self) -> bool:
+        """Whether the next sync may hold the loop."""
+        return not self._wanted and self._limit_ms > 0
+
+    def note(self, duration_ms: float) -> None:
+        """One group was written and synced, on whichever thread."""
+        if duration_ms <= self._limit_ms:
+            if self._wanted:
+                self._wanted -= 1
+        elif self._limit_ms > 0:
+            limits = min(duration_ms / self._limit_ms, PATIENCE_MAX)
+            patience = max(PATIENCE_MIN, int(_PATIENCE_PER_LIMIT * limits))
+            self._wanted = max(self._wanted, min(patience, PATIENCE_MAX))
+
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

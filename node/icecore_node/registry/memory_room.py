@@ -1,6 +1,6 @@
 """Room for logs in memory: the largest tails roll in time, and near the end producers wait.
 
-The limits are in ``storage/memory_levels.py``. A sealed log is written to disk and leaves memory
+The limits are in ``memory_budget.py``. A sealed log is written to disk and leaves memory
 within seconds. A refused produce loses nothing. An append without room would cost its partition the
 leader, and a follower without room would end its segment.
 """
@@ -16,7 +16,7 @@ from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore.topic_settings import MEMORY_ENGINE
 from icecore_node.roles.leader import Leader
-from icecore_node.storage.memory_levels import SPARE_SHARE, is_tight, tails_to_roll
+from icecore_node.storage.memory_engine.memory_budget import SPARE_SHARE, is_tight, tails_to_roll
 from icecore_node.storage.port import HeldMemory
 from icecore_replication import inputs
 

@@ -23,14 +23,14 @@ from icecore.model import (
     Generation,
     SegmentId,
 )
+from icecore_node.storage.batches.batch_reader import (
+    check_whole,
+    digest_of,
+)
 from icecore_node.storage.batches.batch_scan import (
     BatchScan,
     empty_tail,
     find_own_batches,
-)
-from icecore_node.storage.batches.log_digest import (
-    check_whole,
-    digest_of,
 )
 from icecore_node.storage.control.control_store import (
     PREPARED,
@@ -39,8 +39,8 @@ from icecore_node.storage.control.control_store import (
     ControlStore,
     ReplicaRow,
 )
+from icecore_node.storage.control.disk_identity import KnownDisk
 from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
-from icecore_node.storage.control.known_disks import KnownDisk
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import KnownLog, SegmentIdentity
 from icecore_node.storage.engines import SHARED_ENGINE

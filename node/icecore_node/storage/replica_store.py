@@ -15,7 +15,9 @@ OutOfResourcesError: a shortage, which says nothing about any replica (R52).
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 from icecore.errors import IcecoreError, NotReplicaError
 from icecore.model import SegmentId
@@ -34,14 +36,12 @@ from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engine import AppendRequest, Engine, FoundLog, LogEnd, LogTail, SealedLogs
 from icecore_node.storage.hand_over import HandOver
-from icecore_node.storage.late_syncs import LateSyncs
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
 from icecore_node.storage.replica_creation import ReplicaCreation
 from icecore_node.storage.replica_index import ReplicaIndex
 from icecore_node.storage.replica_reader import ReplicaReader
 from icecore_node.storage.replica_removal import ReplicaRemoval
-from icecore_node.storage.replica_salvage import ReplicaSalvage
 
 _log = logging.getLogger(__name__)
 
@@ -239,3 +239,80 @@ class ReplicaStore:
 def _is_trusted(row: ReplicaRow) -> bool:
     """Whether its bytes are to be looked at: nothing is known against them."""
     return not row.damage and row.state != QUARANTINED
+
+
+# --- late syncs -----------------------------------------------------------------------------------
+
+# Logs that are synced later than they are written (``flush_mode=async``), as engines see them.
+#
+# An engine that knows nothing of it syncs each append, which is as good.
+
+
+@runtime_checkable
+class LateSyncs(Protocol):
+    """An engine that may put off the syncs of a log with ``flush`` bounds.
+
+    It says so in ``AppendRequest.sync_within_ms``. What was written then counts as if it were
+    durable: it outlives the process. Whether it outlived a power cut the caller asks nobody; it
+    takes such a log for lost (R80), so an index may tell of more than the disk has.
+    """
+
+    def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:
+        """Make durable what was put off so far. Logs that are not here, or sealed, have nothing.
+
+        Their worker may append meanwhile, on another thread.
+
+        Args:
+            segment_ids: Of any logs.
+            from_now_on: Put off nothing more of these logs. The caller is their worker.
+
+        Raises:
+            DiskFailedError: As ``Engine.append_group``.
+        """
+        ...
+
+
+# --- salvage --------------------------------------------------------------------------------------
+
+# Which replicas are UNKNOWN, and what can be proved of them for who gives up data (R46, R82).
+
+
+class ReplicaSalvage:
+    """Looks at replicas that nobody trusts. All methods block."""
+
+    def __init__(self, catalog: ReplicaCatalog) -> None:
+        self._catalog = catalog
+
+    def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
+        """Replicas are UNKNOWN from now on, durably; their bytes stay. One control-store sync."""
+        self._catalog.control.condemn(dict.fromkeys(segment_ids, why))
+
+    def tail(self, segment_id: SegmentId) -> LogTail | None:
+        """The end of the longest part that CRCs and chain prove; None when nothing of this replica
+        can be proved, which is no empty log."""
+        row = self._catalog.control.row(segment_id)
+        if row is None or row.base_offset < 0 or row.state not in (CONFIRMED, QUARANTINED):
+            return None
+        if self._catalog.disks.problem(row.engine):
+            return None
+        engine = self._catalog.engine_named(row.engine)
+        return engine.salvage.tail(self._catalog.known(row))
+
+    def readmit(self, segment_id: SegmentId) -> FoundReplica:
+        """Make that part of a quarantined replica its log, durably. To this start and the next it
+        is not intact all the same, until it is sealed.
+
+        Raises:
+            NotReplicaError: Nothing can be proved.
+            StorageError: It could not be read or written.
+        """
+        catalog = self._catalog
+        row = catalog.control.row(segment_id)
+        is_here = row is not None and not catalog.disks.problem(row.engine)
+        if row is None or not is_here or row.base_offset < 0 or row.state != QUARANTINED:
+            raise NotReplicaError(f"nothing of segment {segment_id} can be salvaged here")
+        change = partial(
+            catalog.control.change_row, segment_id, state=CONFIRMED, damage="", rebuilding=1
+        )
+        log = catalog.engine_named(row.engine).salvage.restore(catalog.known(row), change)
+        return catalog.found(catalog.row(segment_id), log)

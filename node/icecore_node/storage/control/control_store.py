@@ -17,10 +17,8 @@ from icecore.model import Epoch, Generation, SegmentId, Token
 from icecore.topic_settings import SEGMENT_ENGINE, FlushBounds
 from icecore_node.storage.control.control_database import ControlDatabase
 from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
-from icecore_node.storage.control.disk_identity import DiskIdentity
+from icecore_node.storage.control.disk_identity import DiskIdentity, KnownDisks, LastStop
 from icecore_node.storage.control.keepers import engine_of
-from icecore_node.storage.control.known_disks import KnownDisks
-from icecore_node.storage.control.last_stop import LastStop
 from icecore_node.storage.engine import SegmentIdentity
 
 PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"

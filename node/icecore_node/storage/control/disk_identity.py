@@ -1,7 +1,13 @@
 """Cluster and id of a disk, and incarnation of its node; kept on the disk itself (R45, R58)."""
 
-from icecore.errors import WrongClusterError
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from icecore.errors import IcecoreError, StorageError, WrongClusterError
 from icecore.model import Incarnation
+from icecore.process.log import event
 from icecore_node.storage.control.control_database import ControlDatabase
 
 
@@ -54,3 +60,86 @@ class DiskIdentity:
         counter = self.disk_counter + 1
         self._database.put(disk_counter=counter)
         return counter
+
+
+# --- further disks of the node --------------------------------------------------------------------
+
+# Which further disks a node has had, and where; remembered on its first disk.
+#
+# A folder that is empty may be a new disk, or a place where nothing is mounted. Only who
+# remembers what was there can tell, and can say which replicas are gone with a disk that is
+# missing.
+
+
+_KEY = "further_disks"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDisk:
+    """A further disk as it was used last."""
+
+    path: str
+    is_mount: bool
+    """Whether the folder was a mount of its own."""
+
+
+class KnownDisks:
+    """By disk id in hexadecimal."""
+
+    def __init__(self, database: ControlDatabase) -> None:
+        self._database = database
+
+    def all(self) -> dict[str, KnownDisk]:
+        """All of them. Raises StorageError when the record can't be read."""
+        stored = self._database.get(_KEY)
+        try:
+            return {disk: KnownDisk(**known) for disk, known in json.loads(stored or b"{}").items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StorageError(f"control store: {_KEY} is damaged: {error}") from error
+
+    def keep(self, disks: Mapping[str, KnownDisk]) -> None:
+        """These and no others, durably."""
+        if disks != self.all():
+            stored = {disk: asdict(known) for disk, known in disks.items()}
+            self._database.put(**{_KEY: json.dumps(stored).encode()})
+
+
+# --- the end of the process before ----------------------------------------------------------------
+
+# How the process before this one ended, and what that says of bytes that were never synced (R80).
+#
+# Such bytes are all there if the process synced them and said so (a *clean stop*), or if the page
+# cache has outlived it: the kernel's boot id is the one that the process had stored. Otherwise
+# nobody knows which of them the disk has.
+
+
+_log = logging.getLogger(__name__)
+
+
+class LastStop:
+    """The facts about the previous process that one data folder has stored."""
+
+    def __init__(self, database: ControlDatabase) -> None:
+        self._database = database
+
+    def kept_all(self, boot_id: str) -> bool:
+        """Whether all that the process before wrote is there.
+
+        Args:
+            boot_id: Of the machine as it runs now; empty when nobody can tell.
+        """
+        stored = (self._database.get("boot_id") or b"").decode("ascii", "replace")
+        return self._database.get("clean_stop") is not None or stored == boot_id != ""
+
+    def begin(self, boot_id: str) -> None:
+        """From now on something may be written that is not synced. Durable before any of it is, and
+        after what ``kept_all`` says was acted on: a crash in between must find the same answer."""
+        self._database.put(clean_stop=None, boot_id=boot_id.encode())
+
+    def end(self) -> None:
+        """Everything is synced and nothing more will be written. A marker that can't be stored
+        makes an unclean stop of this one."""
+        try:
+            self._database.put(clean_stop=1)
+        except IcecoreError as error:
+            event(_log, logging.WARNING, "clean_stop_not_stored", error=error)

@@ -9,12 +9,52 @@ behind the file and never leads it.
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from icecore.errors import StorageError
 from icecore.model import Generation, SegmentId
 from icecore_node.storage.engine import BatchMark, LogTail, SegmentIdentity
-from icecore_node.storage.index import entry_keys
+
+# --- keys of entries ------------------------------------------------------------------------------
+
+# Keys of entries in the database: the family ``entry``.
+#
+# They begin like those of points, then come a kind and a number, big-endian:
+#
+#     0 recent  u64 first offset
+#     1 run     u64 end offset
+#     2 block   u64 number of the run, u32 which of its blocks
+#
+# All of a log is one range. Directories of runs lie under their ends, so that those that tell of
+# what is behind the end of a log are one range, too.
+
+
+FAMILY: Final = "entry"
+RECENT, RUN, BLOCK = range(3)
+"""Kinds."""
+PREFIX: Final = struct.Struct(">Q")
+KEY: Final = struct.Struct(">QBQ")
+BLOCK_KEY: Final = struct.Struct(">QBQI")
+_KIND = struct.Struct(">QB")
+
+
+def all_of(prefix: int, kind: int) -> tuple[bytes, bytes]:
+    """The range of all keys of this kind."""
+    return _KIND.pack(prefix, kind), _KIND.pack(prefix, kind + 1)
+
+
+def cut_ranges(prefix: int, end_offset: int) -> list[tuple[bytes, bytes]]:
+    """Return the key ranges of entries that may lie behind the end of a log that is cut.
+
+    They would be taken for entries of other records once the log has grown again. Recent entries
+    all go, so that none can be overlooked. Blocks stay, because they are useless without a
+    directory.
+    """
+    return [
+        all_of(prefix, RECENT),
+        (KEY.pack(prefix, RUN, end_offset + 1), all_of(prefix, RUN)[1]),
+    ]
+
 
 Put = tuple[str, bytes, bytes]
 
@@ -22,8 +62,8 @@ _PREFIX = struct.Struct(">Q")
 _NUMBER = struct.Struct(">Q")
 _KEY = struct.Struct(">QQ")
 _DURABLE = struct.Struct("<QqI32sqq")
-FAMILIES = ("offset", "time", "durable", entry_keys.FAMILY)
-"""Column families of the index; the last one is that of ``index/entry_keys.py``."""
+FAMILIES = ("offset", "time", "durable", FAMILY)
+"""Column families of the index; the last one has the entries."""
 
 
 class EntryStore(Protocol):
@@ -117,8 +157,8 @@ def forget_from(index: EntryStore, prefix: int, position: int, tail: LogTail) ->
     index.write([pack_durable(prefix, position, tail)])
     index.delete_range("offset", _KEY.pack(prefix, tail.end_offset), upper)
     index.delete_range("time", _KEY.pack(prefix, max(tail.max_append_timestamp_ms, 0)), upper)
-    for low, high in entry_keys.cut_ranges(prefix, tail.end_offset):
-        index.delete_range(entry_keys.FAMILY, low, high)
+    for low, high in cut_ranges(prefix, tail.end_offset):
+        index.delete_range(FAMILY, low, high)
     index.flush()
 
 

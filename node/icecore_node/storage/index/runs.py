@@ -55,7 +55,7 @@ class Directory:
     lengths: UInt32s
     """Length of each block in bytes."""
     level: int = 0
-    """See ``run_policy.py``."""
+    """See ``index_runs.py``."""
 
     @property
     def length_bytes(self) -> int:

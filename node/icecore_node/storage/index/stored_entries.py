@@ -1,6 +1,6 @@
 """Entries of unsealed logs in the database: recent ones as they were appended, and sorted runs.
 
-Their keys are in ``index/entry_keys.py``. The values:
+Their keys are in ``index/points.py``. The values:
 
     recent    i64 end offset, u32 count n, u64 hashes[n], u32 ordinals[n]; of the first offset
     run       u64 number, then the directory (``index/runs.py``)
@@ -22,7 +22,7 @@ from icecore.codec.index_entries import BatchEntries
 from icecore_node.storage.files.locks import Lock
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.entries import Entries, UInt32s
-from icecore_node.storage.index.entry_keys import (
+from icecore_node.storage.index.points import (
     BLOCK,
     BLOCK_KEY,
     FAMILY,
@@ -30,9 +30,9 @@ from icecore_node.storage.index.entry_keys import (
     PREFIX,
     RECENT,
     RUN,
+    Put,
     all_of,
 )
-from icecore_node.storage.index.points import Put
 from icecore_node.storage.index.posting_blocks import DamagedIndexError
 from icecore_node.storage.index.recent_entries import (
     ENTRY_BYTES,

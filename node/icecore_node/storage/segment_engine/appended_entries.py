@@ -12,7 +12,7 @@ from icecore.codec.index_entries import BatchEntries, batch_entries
 from icecore_node.storage.engine import BatchMark
 from icecore_node.storage.index.points import Put
 from icecore_node.storage.index.stored_entries import recent_put
-from icecore_node.storage.segment_engine.index_due import IndexDue
+from icecore_node.storage.segment_engine.index_upkeep import IndexDue
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 
 

@@ -17,7 +17,6 @@ from icecore_node.storage.index.coverage import Cover
 from icecore_node.storage.index.entries import Entries, joined, sorted_entries
 from icecore_node.storage.index.posting_blocks import DamagedIndexError, encode_blocks
 from icecore_node.storage.index.recent_entries import RecentEntries
-from icecore_node.storage.index.run_policy import to_merge
 from icecore_node.storage.index.runs import ENTRIES_PER_BLOCK, Directory, merge
 from icecore_node.storage.index.stored_entries import StoredEntries, StoredRun
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
@@ -203,3 +202,35 @@ def idle_recents(covers: Sequence[Cover]) -> list[list[RecentEntries]]:
         else:
             groups.append([cover])
     return groups
+
+
+# --- which runs to merge --------------------------------------------------------------------------
+
+# Which runs to merge, so that a look-up touches few and little is written twice. Pure.
+#
+# A run has a *level*: how often its oldest entries were written again. When there is one run too
+# many, the newest ones are merged back to the first whose level is below its older neighbour's,
+# and the result is one level higher. Sizes of equal runs then follow the combinatorial number
+# system: k runs and level a hold C(k + a, k) of them, and nothing that keeps k runs writes less
+# (Mathieu, Staelin, Young, Yousefi: Bigtable Merge Compaction, 2014).
+
+
+RUNS_MAX: Final = 8
+"""More than these are merged: with the recent entries a look-up touches at most nine places."""
+
+
+def to_merge(levels: Sequence[int], runs_max: int = RUNS_MAX) -> int | None:
+    """The first of the runs to merge with all newer ones; None while there are few.
+
+    The merged run has the level of that first one, plus one.
+
+    Args:
+        levels: Of each run, in the order of their offsets; 0 for one that was never merged.
+        runs_max: How many may stay.
+    """
+    if len(levels) <= runs_max:
+        return None
+    start = len(levels) - 2
+    while start > 0 and levels[start] >= levels[start - 1]:
+        start -= 1
+    return start

@@ -47,9 +47,8 @@ from icecore_node.storage.segment_engine.appended_entries import AppendedEntries
 from icecore_node.storage.segment_engine.creation import Creation
 from icecore_node.storage.segment_engine.group_commit import GroupCommit
 from icecore_node.storage.segment_engine.incoming import Incoming
-from icecore_node.storage.segment_engine.index_due import IndexDue
 from icecore_node.storage.segment_engine.index_files import IndexFiles
-from icecore_node.storage.segment_engine.index_upkeep import IndexUpkeep
+from icecore_node.storage.segment_engine.index_upkeep import IndexDue, IndexUpkeep
 from icecore_node.storage.segment_engine.recycle import RecyclePool
 from icecore_node.storage.segment_engine.removal import Removal
 from icecore_node.storage.segment_engine.salvage import FileRemains

@@ -28,10 +28,9 @@ from icecore_node.storage.index.index_search import IndexSearch
 from icecore_node.storage.index.posting_blocks import DamagedIndexError
 from icecore_node.storage.index.recent_entries import ENTRY_BYTES, EntryMemory, RecentEntries
 from icecore_node.storage.index.stored_entries import StoredEntries, StoredRun
-from icecore_node.storage.segment_engine.index_due import IndexDue
 from icecore_node.storage.segment_engine.index_files import SealedCover
 from icecore_node.storage.segment_engine.index_runs import CoverDamagedError
-from icecore_node.storage.segment_engine.index_upkeep import IndexUpkeep
+from icecore_node.storage.segment_engine.index_upkeep import IndexDue, IndexUpkeep
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 
 _log = logging.getLogger(__name__)

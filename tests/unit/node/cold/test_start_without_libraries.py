@@ -8,7 +8,7 @@ import sys
 for name in ("pyarrow", "obstore", "deltalake"):
     sys.modules[name] = None
 import icecore_node.node
-import icecore_node.cold.ports
+import icecore_node.ports
 """
 
 

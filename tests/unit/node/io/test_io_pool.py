@@ -14,8 +14,7 @@ from icecore.errors import IcecoreError, OutOfResourcesError
 from icecore.model import SegmentId
 from icecore.process.system import SystemClock
 from icecore_node.io.executor import EXIT_STATUS, ThreadExecutor
-from icecore_node.io.io_pool import IoWorker
-from icecore_node.io.short_syncs import ShortSyncs
+from icecore_node.io.io_pool import IoWorker, ShortSyncs
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError, Executor
 from icecore_node.storage.engine import NO_TAIL, AppendRequest, LogTail

@@ -12,8 +12,14 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore.process.system import SystemClock
 from icecore_node.io.executor import EXIT_STATUS, ThreadExecutor
-from icecore_node.io.io_pool import LONE_APPENDS_MAX, LONE_BYTES_MAX, IoPool, IoWorker
-from icecore_node.io.short_syncs import PATIENCE_MIN, ShortSyncs
+from icecore_node.io.io_pool import (
+    LONE_APPENDS_MAX,
+    LONE_BYTES_MAX,
+    PATIENCE_MIN,
+    IoPool,
+    IoWorker,
+    ShortSyncs,
+)
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.engine import NO_TAIL, AppendRequest, BatchMark, LogTail

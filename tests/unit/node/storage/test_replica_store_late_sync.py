@@ -10,7 +10,7 @@ from icecore.errors import IcecoreError, StorageError
 from icecore.topic_settings import FlushBounds
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.control.last_stop import LastStop
+from icecore_node.storage.control.disk_identity import LastStop
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_log import StoreSettings

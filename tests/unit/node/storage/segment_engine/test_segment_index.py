@@ -22,8 +22,7 @@ from icecore_node.storage.engine import (
     NewLog,
 )
 from icecore_node.storage.index.entries import Entries
-from icecore_node.storage.index.entry_keys import FAMILY, PREFIX
-from icecore_node.storage.index.points import Put
+from icecore_node.storage.index.points import FAMILY, PREFIX, Put
 from icecore_node.storage.index.recent_entries import RecentEntries
 from icecore_node.storage.index.stored_entries import StoredRun
 from icecore_node.storage.segment_engine import index_upkeep

@@ -5,8 +5,8 @@ from contextlib import nullcontext
 
 import pytest
 
-from icecore_node.storage.index.entry_keys import FAMILY
-from icecore_node.storage.index.run_policy import RUNS_MAX
+from icecore_node.storage.index.points import FAMILY
+from icecore_node.storage.segment_engine.index_runs import RUNS_MAX
 from tests.simulation import mistakes_index as mistakes
 from tests.simulation.mistakes import Mistake
 from tests.support.index_oracle import check_found, keyed, tend_all

@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore_node.io.short_syncs import PATIENCE_MAX, PATIENCE_MIN, ShortSyncs
+from icecore_node.io.io_pool import PATIENCE_MAX, PATIENCE_MIN, ShortSyncs
 
 
 def until_trusted(syncs: ShortSyncs) -> int:

@@ -3,7 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icecore_node.storage.memory_levels import ROLL_SHARE, ROLLS_AT_ONCE, tails_to_roll
+from icecore_node.storage.memory_engine.memory_budget import (
+    ROLL_SHARE,
+    ROLLS_AT_ONCE,
+    tails_to_roll,
+)
 
 MAX = 1000
 

@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from icecore_node.storage.index.run_policy import RUNS_MAX, to_merge
+from icecore_node.storage.segment_engine.index_runs import RUNS_MAX, to_merge
 
 
 def grow(count: int, runs_max: int) -> tuple[list[int], int, int]:
