@@ -79,9 +79,10 @@ _log = logging.getLogger(__name__)
 K = TypeVar("K")
 
 SEGMENTS_PER_ROUND = 128
-"""Of a recovery, or opened at once."""
+"""Most segments of one recovery round, or partitions of one opening round."""
 ROUNDS_AT_ONCE = 4
-"""Of each kind: what nodes and disks can't do at once waits here, where its turn can be chosen."""
+"""Most rounds of each kind at once. The rest waits here, where its turn can be chosen, instead of
+at nodes and disks."""
 LOOPS = frozenset(
     ["tick", "heal", "audit", "roll", "repair", "retain", "confirm", "upload", "follow_tiers"]
 )
@@ -91,9 +92,9 @@ ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
 GAIN_SHARE = 0.8
 """A roll must gain replicas within this share of the wait before the next request to roll."""
 ROLL_LOOKS = 4
-"""While segments are rolled, they are looked at more often than audited: fewer at once then."""
+"""Looks per audit interval while segments are rolled, so that each look rolls fewer of them."""
 LOOK_RESTS = 4
-"""So many times as long as a look takes passes until the next one."""
+"""Pause after a look, in multiples of the time that the look took."""
 
 
 class Coordinator:

@@ -33,7 +33,8 @@ _GAUGES = (
 
 
 class CoordinatorPages:
-    """What a coordinator tells monitors. Made on its loop, asked from other threads."""
+    """Metrics and probes of a coordinator. They are made on its loop and asked for from other
+    threads."""
 
     def __init__(
         self, describe: Callable[[], pb.DescribeClusterResponse], is_lost: Callable[[], bool]
@@ -56,7 +57,8 @@ class CoordinatorPages:
         return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_not, self.why_not)
 
     def why_not(self) -> str:
-        """Of both probes: a coordinator whose loop turns and that lost nothing is ready."""
+        """Return why the coordinator is not ready, for both probes; empty = it is. It is ready
+        while its loop turns, no other coordinator took over and the metadata store works."""
         try:
             is_lost = asyncio.run_coroutine_threadsafe(self._is_lost(), self._loop).result(_SOON_S)
         except (TimeoutError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What the metadata becomes: a state in, a change or a refusal out. Pure.
+"""Decisions about metadata: each makes a change or a refusal from a state. Pure.
 
 It imports the state and ``icecore_replication``.
 """

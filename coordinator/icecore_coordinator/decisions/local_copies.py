@@ -94,7 +94,7 @@ class SpareCopy:
 
 
 def spare_copies(state: ClusterState, node_id: NodeId) -> list[SpareCopy]:
-    """What a node could free without any record being gone, the oldest first."""
+    """Return copies that a node could free without the loss of any record, the oldest first."""
     return sorted(_spare_copies(state, node_id), key=lambda each: each.appended_ms)
 
 

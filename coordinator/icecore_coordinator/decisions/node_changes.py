@@ -37,22 +37,22 @@ class HeldReplica:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a starting node says of itself."""
+    """A starting node's request to register."""
 
     cluster_id: bytes
     node_id: NodeId
     disk_id: bytes
     incarnation: Incarnation
-    """The last one its folder persisted, 0 on first start."""
+    """The last incarnation that the node's folder persisted; 0 on first start."""
     address: str
     rack: str
     disk_counter: int = 0
-    """As its folder has it."""
+    """The disk counter in the node's folder."""
     native_address: str = ""
-    """Empty of a node that speaks gRPC only."""
+    """Empty for a node that speaks gRPC only."""
     protocol_version: int = 0
     tier_url: str = ""
-    """Of its object store; empty = it has none."""
+    """URL of the node's object store; empty = it has none."""
 
 
 def check_registration(state: ClusterState, asked: Registration) -> None:
@@ -275,7 +275,8 @@ def note_holder(state: ClusterState, segment_id: SegmentId, node_id: NodeId) -> 
 
 
 def _is_unknown_holder(record: SegmentRecord, node_id: NodeId) -> bool:
-    """Of what lies in object storage alone all bytes on nodes are deleted in another way."""
+    """Return whether a sealed segment's record lacks the node as a holder. Segments that lie in
+    object storage alone do not count: all their bytes on nodes are deleted in another way."""
     segment = record.segment
     is_kept = segment.state == SegmentState.SEALED and bool(segment.replicas)
     return is_kept and node_id not in record.holders

@@ -1,4 +1,4 @@
-"""Which nodes keep the next segment of a partition, and which of them leads it.
+"""Choice of the nodes that keep a partition's next segment, and of the node that leads it.
 
 Goals: every node carries about as many unsealed replicas as any other, and leads about as many;
 racks do not share the copies of one segment while there are enough racks; a roll that gains

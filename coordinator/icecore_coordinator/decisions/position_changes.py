@@ -29,8 +29,9 @@ from icecore_coordinator.state.records import (
 
 NAMES_MAX: Final = 10_000
 POSITIONS_MAX: Final = 100_000
-"""Of all names together; each takes a few hundred bytes of the coordinator's memory. Saves that
-share a transaction are counted when it is over, so there may be a few thousand more."""
+"""Most saved positions of all names together; each takes a few hundred bytes of the coordinator's
+memory. Saves that share a transaction are counted afterwards, so there may be a few thousand
+more."""
 OFFSET_MAX: Final = (1 << 63) - 1
 _VERSIONS: Final = "position_version"
 """The counter above which positions begin that were never saved, or deleted."""
@@ -38,12 +39,12 @@ _VERSIONS: Final = "position_version"
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What a reader wants to have stored of one partition."""
+    """A reader's request to save its position in one partition."""
 
     partition: int
     offset: int
     version: int
-    """That it follows; 0 = nothing is stored."""
+    """The stored version that this save follows; 0 = nothing is stored."""
 
 
 Outcome: TypeAlias = int | IcecoreError

@@ -38,7 +38,7 @@ OLD_TAIL_LOOK_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class TailNews:
-    """What is heard of the segment that takes a partition's appends."""
+    """The last report about the segment that takes a partition's appends."""
 
     length_bytes: int = 0
     high_watermark: int = 0
@@ -46,25 +46,26 @@ class TailNews:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What retention says of one partition now."""
+    """Retention's decision about one partition."""
 
     start_offset: int
-    """Where its log should begin; where it does when nothing is expired."""
+    """Log start that the partition should have; the present one when nothing is expired."""
     is_roll_due: bool = False
     """Its tail is so old that it must be sealed, or its records could never go."""
     next_ms: float = NEVER
     """When to look again even if nothing happens, in counted time."""
     next_tail_bytes: float = NEVER
-    """How long the tail is when more is expired."""
+    """Tail length in bytes at which more is expired."""
 
 
 def sealed_segments(state: ClusterState, key: PartitionKey) -> list[SegmentRecord]:
-    """Of one partition, oldest first; also those below its log start."""
+    """Return the sealed segments of one partition, oldest first, including those below its log
+    start."""
     return [each for each in state.segments_in(key) if each.segment.state == SegmentState.SEALED]
 
 
 def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> Verdict:
-    """What is expired in a partition: whole sealed segments, the oldest first."""
+    """Decide which whole sealed segments of a partition are expired, the oldest first."""
     partition, topic = state.partitions.get(key), state.topics.get(key[0])
     if partition is None or topic is None:
         return Verdict(0)
@@ -187,7 +188,7 @@ class Sacrifice:
 
     key: PartitionKey
     offset: int
-    """Where the log would begin."""
+    """Log start of the partition after the deletion."""
     length_bytes: int
     appended_ms: int
     """When the last record of it was appended, as leaders' clocks had it."""
@@ -231,7 +232,8 @@ def spare_tails(state: ClusterState, node_id: NodeId) -> list[Segment]:
 
 
 def going_bytes(state: ClusterState, node_id: NodeId) -> int:
-    """What the node will gain by orders that it has not carried out yet, and by those to come."""
+    """Return the bytes that the node will gain from deletions: ordered ones that it has not carried
+    out yet, and those to come."""
     ordered = (state.deleted[each] for each in state.deleted_held)
     going = (
         state.segments[each]

@@ -65,7 +65,8 @@ class Sealing:
 
     segment_id: SegmentId
     version: int
-    """Of the record the decision is based on: freezes its state and in-sync set."""
+    """Version of the record that the decision is based on; it freezes the record's state and
+    in-sync set."""
     end_offset: int
     seal_digest: bytes
     replicas: tuple[NodeId, ...]
@@ -230,7 +231,7 @@ def _is_start_known(state: ClusterState, segment: Segment) -> bool:
 
 
 def _newest_unsealed(state: ClusterState, key: PartitionKey) -> list[SegmentRecord]:
-    """What lies behind the newest sealed segment of a partition, oldest first."""
+    """Return the segments behind the newest sealed segment of a partition, oldest first."""
     newest = takewhile(
         lambda each: each.segment.state != SegmentState.SEALED, newest_in(state, key)
     )

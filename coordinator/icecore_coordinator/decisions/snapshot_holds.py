@@ -1,4 +1,5 @@
-"""Decisions about holds: somebody reads a topic as of one moment, and says for how long. Pure.
+"""Decisions about holds: a reader keeps a topic as of one moment, for the time that it asks for.
+Pure.
 
 Holds are few, short and end by themselves, in counted time: a reader that dies keeps a topic from
 its retention for a day at most. What people order (records or topics deleted) is done all the same,
@@ -11,7 +12,7 @@ from icecore_coordinator.state.records import Change, SnapshotHold, updated
 
 HOLD_MS_MAX = 24 * 3600 * 1000
 HOLDS_MAX = 32
-"""Of one topic."""
+"""Most holds of one topic."""
 LEASE_ID_BYTES = 16
 OWNER_CHARS_MAX = 200
 

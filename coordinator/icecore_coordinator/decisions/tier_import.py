@@ -35,7 +35,7 @@ TOPIC_ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class ImportedTopic:
-    """What comes back, without its segments."""
+    """A topic that comes back from object storage, without its segments."""
 
     name: str
     topic_id: bytes

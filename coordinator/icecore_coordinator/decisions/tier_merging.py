@@ -34,7 +34,8 @@ from icecore_coordinator.state.cluster_state import (
 from icecore_coordinator.state.records import Change, PartitionKey, SegmentRecord, updated
 
 RECORDS_MAX = 4_000_000
-"""Of a merged segment: whoever makes it holds the entries of its index in memory."""
+"""Most records of a merged segment: the node that makes it holds all entries of its index in
+memory."""
 SEGMENTS_PER_TURN = 500
 SOURCES_MAX = 45
 """Each has two records in the change that swaps, which has ``RECORDS_PER_CHANGE`` at most."""
@@ -46,13 +47,14 @@ class Group:
 
     segment_ids: tuple[SegmentId, ...]
     length_bytes: int
-    """Of their copies."""
+    """Length of their copies together, in bytes."""
     records: int
 
 
 def groups(state: ClusterState, key: PartitionKey, target_bytes: int) -> list[Group]:
-    """What is worth merging in a partition, oldest first: as many consecutive copies as stay within
-    ``target_bytes`` together, two at least. The same state gives the same groups."""
+    """Return groups that are worth merging in a partition, oldest first. A group has as many
+    consecutive copies as stay within ``target_bytes`` together, two at least. The same state gives
+    the same groups."""
     return [each for each in looking(state, key, target_bytes) if each is not None]
 
 
@@ -94,7 +96,7 @@ def _grouped(state: ClusterState, run: Sequence[SegmentRecord]) -> Iterator[Grou
 
 
 def _length(state: ClusterState, record: SegmentRecord) -> int:
-    """Of its copy, if it has one."""
+    """Return the length of the segment's copy in bytes; 0 = it has no copy."""
     tier = state.tiers.segments.get(record.segment.segment_id)
     return tier.copy.length_bytes if tier is not None else 0
 

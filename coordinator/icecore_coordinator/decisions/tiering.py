@@ -116,8 +116,8 @@ def used_by(state: ClusterState, node_id: NodeId) -> tuple[ClusterRecord, ...]:
 
 
 def store_warnings(state: ClusterState) -> list[str]:
-    """What a person must look at: nodes that are asked for nothing because of their object store,
-    and one that comes in place of another."""
+    """Return warnings for operators: nodes that are not used because of their object store, and a
+    store that replaced the cluster's."""
     tiers = state.tiers
     found = [
         f"node {node_id} has the object store {url}, the cluster uses {tiers.url}: that node is "
@@ -134,7 +134,7 @@ def store_warnings(state: ClusterState) -> list[str]:
 
 
 def publish(state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int) -> Change:
-    """What this attempt has stored and proved is the segment's copy from now on.
+    """Make the stored and proved result of this attempt the segment's copy from now on.
 
     Args:
         state: The cluster.
@@ -241,12 +241,12 @@ class Sweeping:
     segment_id: SegmentId
     attempt: int
     is_last: bool
-    """Nobody can be at it any more: when this is done, the attempt is forgotten."""
+    """True when no node can still put objects: once these are swept, the attempt is forgotten."""
 
 
 def sweepings(state: ClusterState, segment_id: SegmentId, keep_ms: int) -> list[Sweeping]:
-    """What is to be swept of a segment now: each closed attempt at once, and again after
-    ``keep_ms`` of counted time, for whoever was paused may have put objects meanwhile."""
+    """Return the closed attempts of a segment that are to be swept now. Each is swept at once, and
+    again after ``keep_ms`` of counted time: a paused node may have put objects meanwhile."""
     tier = state.tiers.segments.get(segment_id)
     closed = tier.closed_attempts if tier is not None else ()
     return [

@@ -1,7 +1,7 @@
-"""What is done when a heartbeat stream breaks: knock at the node until it is back, or is gone.
+"""Reacts to a broken heartbeat stream: it tries to connect to the node until that is back or gone.
 
-A node that refuses connections has died, and its segments need a recovery now. One that lets
-somebody in, or a host that is silent, is given the time that ``NodeSessions`` gives it.
+A node that refuses connections has died, and its segments need a recovery now. A node that accepts
+them, or a host that is silent, gets the time that ``NodeSessions`` gives it.
 """
 
 import asyncio

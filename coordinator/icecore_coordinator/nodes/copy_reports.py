@@ -1,7 +1,7 @@
-"""What nodes said of their own copies: which count for nothing, which take no appends any more,
-which lack room.
+"""Reports of nodes about their own copies: UNKNOWN ones, ones that take no appends, ones that lack
+room.
 
-Not stored: the first beat of each stream says all of it again.
+The reports are not stored: the first beat of each stream repeats all of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,13 +10,14 @@ from itertools import islice
 from icecore.model import NodeId, SegmentId
 
 UNKNOWN_KEPT_MAX = 1_000_000
-"""Of one node: more than it can have segments."""
+"""Most UNKNOWN copies kept per node: more than a node can have segments."""
 DELETED_KEPT_MAX = 100_000
-"""What is not kept is told again: each stream begins with all orders to delete."""
+"""Most confirmed deletions kept. Nodes confirm the rest again: each stream begins with all orders
+to delete."""
 
 
 class DeletedCopies:
-    """Whose bytes are gone, as ordered."""
+    """Copies that nodes have deleted as ordered."""
 
     def __init__(self) -> None:
         self._copies: dict[tuple[SegmentId, NodeId], None] = {}
@@ -28,7 +29,8 @@ class DeletedCopies:
             self._copies[segment_id, node_id] = None
 
     def take(self, limit: int) -> dict[SegmentId, list[NodeId]]:
-        """What was deleted where, of at most ``limit`` copies, each said once."""
+        """Take at most ``limit`` deleted copies: node ids by segment. Each copy is returned
+        once."""
         found: dict[SegmentId, list[NodeId]] = {}
         for copy in list(islice(self._copies, limit)):
             del self._copies[copy]
@@ -41,10 +43,10 @@ class CopyReports:
 
     def __init__(self) -> None:
         self._unknown: dict[NodeId, dict[SegmentId, int]] = {}
-        """By node: segments whose copy there is damaged or missing, and in which report that was
-        said last."""
+        """By node: segments whose copy there is damaged or missing, each with the number of the
+        report that said so last."""
         self.count = 0
-        """Of reports until now."""
+        """Number of reports until now."""
         self._crowded: dict[NodeId, frozenset[SegmentId]] = {}
         """By node: segments that grow there on a disk, or in memory, that is getting full."""
         self.shut_out: dict[SegmentId, None] = {}

@@ -1,4 +1,4 @@
-"""What nodes last said of their disks and logs, kept so that a restarted coordinator knows it too.
+"""The last reports of nodes about disks and logs, kept so that a restarted coordinator knows them.
 
 High watermarks are the tripwire of R32; disk counters and durable ends tell a disk that went back
 from the one that was there before (R58, R59). All of it comes with heartbeats and only grows, so
@@ -25,7 +25,8 @@ SLOTS_PER_STORE = 64
 
 @dataclass
 class Slot:
-    """What shares a row: the disk counters, or unsealed segments whose ids have one remainder."""
+    """Values that share a row: the disk counters, or unsealed segments with the same id modulo
+    ``SLOTS``."""
 
     disk_counters: dict[NodeId, int] = field(default_factory=dict)
     high_watermarks: dict[SegmentId, int] = field(default_factory=dict)
@@ -44,7 +45,8 @@ class Heard:
         self._state = state
         self._slots: defaultdict[int, Slot] = defaultdict(Slot)
         self._lengths: dict[SegmentId, int] = {}
-        """Of unsealed segments; not stored: each leader says it again when its stream begins."""
+        """Length in bytes of unsealed segments. It is not stored: each leader repeats it when its
+        stream begins."""
         self._grown: dict[SegmentId, None] = {}
         self._changed: dict[int, None] = {}
         """Slots to store, the one that waits longest first."""
@@ -106,15 +108,16 @@ class Heard:
     # --- questions ------------------------------------------------------------------------------
 
     def disk_counter(self, node_id: NodeId) -> int:
-        """The highest one that the node ever beat with, 0 when none."""
+        """Return the highest disk counter in any beat of the node; 0 = none."""
         return self._slots[COUNTERS].disk_counters.get(node_id, 0)
 
     def high_watermark(self, segment_id: SegmentId) -> int | None:
-        """The highest one that a leader of an unsealed segment told."""
+        """Return the highest watermark that a leader of an unsealed segment reported."""
         return self._slots[segment_id % SLOTS].high_watermarks.get(segment_id)
 
     def length_bytes(self, segment_id: SegmentId) -> int:
-        """Of the batches of an unsealed segment, as its leader told last; 0 = nothing was told."""
+        """Return the bytes of an unsealed segment's batches, as its leader reported last; 0 = no
+        report."""
         return self._lengths.get(segment_id, 0)
 
     def take_grown(self) -> list[SegmentId]:
@@ -146,8 +149,8 @@ class Heard:
         slot.durable_ends.pop(segment_id, None)
 
     def to_store(self) -> list[Decision]:
-        """What stores the changed slots, at most ``SLOTS_PER_STORE``; they count as stored
-        from now on, for a coordinator whose write fails ends."""
+        """Return decisions that store the changed slots, at most ``SLOTS_PER_STORE``. The slots
+        count as stored from now on: a coordinator ends when its write fails."""
         waiting = sorted(self._changed, key=lambda number: number != COUNTERS)  # else as it is
         numbers = waiting[:SLOTS_PER_STORE]
         for number in numbers:

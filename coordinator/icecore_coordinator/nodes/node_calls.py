@@ -68,7 +68,7 @@ class WriteBackItem:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a node reports of a replica that it holds durably through the end."""
+    """A node's report about a replica that it holds durably through the end."""
 
     incarnation: Incarnation
     seal_digest: bytes
@@ -80,7 +80,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """What a node says of a segment it was asked to roll."""
+    """A node's answer about a segment that it was asked to roll."""
 
     error: IcecoreError | None = None
     is_empty: bool = False
@@ -142,7 +142,8 @@ class NodeCalls:
         return node is not None and await self._net.refuses(peer_address(node), within_s=within_s)
 
     def _common(self, node_id: NodeId) -> dict[str, Any]:
-        """What each request of a call to this node carries; all its parts are for one process."""
+        """Return the fields that each request of a call to this node carries. All parts of a call
+        are for one process."""
         return {
             "cluster_id": self._state.cluster_id,
             "token": self._state.token,
@@ -265,7 +266,8 @@ class NodeCalls:
     async def check_seal(
         self, node_id: NodeId, segment_ids: Sequence[SegmentId], timeout_s: float
     ) -> list[MemberWord | IcecoreError]:
-        """What a node holds of segments that are to be sealed, in the same order."""
+        """Ask a node about its replicas of segments that are to be sealed; the answers keep the
+        order."""
 
         def ask(common: dict[str, Any], part: Sequence[SegmentId]) -> pb.CheckSealRequest:
             refs = [pb.SegmentRef(segment_id=each) for each in part]
@@ -382,5 +384,5 @@ def _member_word(message: pb.HeldEnd) -> MemberWord | IcecoreError:
 
 
 def _no_bytes(_: object) -> int:
-    """Of items so small that their number alone is bounded."""
+    """Return 0 bytes for items that are so small that only their number is bounded."""
     return 0

@@ -1,7 +1,7 @@
-"""What each connected node has yet to be told, and the messages that tell it.
+"""A queue of changes for each connected node, and the messages that tell them.
 
-A committed change is queued for the nodes that it concerns, by key: what is sent is the record as
-it is by then. A stream begins with everything that its node holds or is listed for.
+A committed change is queued by key for the nodes that it concerns. A message has the record as it
+is when the message is sent. A stream begins with everything that its node holds or is listed for.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ K = TypeVar("K")
 _log = logging.getLogger(__name__)
 
 ITEMS_PER_PUSH = 500
-"""Of each kind in one message, also in the first: however many replicas a node holds, neither loop
-works on one message for longer than some ten milliseconds."""
+"""Most items of each kind in one message, also in the first one. However many replicas a node
+holds, neither loop works on one message for longer than some ten milliseconds."""
 
 
 @dataclass(kw_only=True)
 class Outbox:
-    """What one stream has yet to say."""
+    """Changes that one stream has yet to send."""
 
     node_id: NodeId
     held: Collection[SegmentId] = ()

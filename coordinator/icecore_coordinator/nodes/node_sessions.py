@@ -30,7 +30,7 @@ from icecore_coordinator.state.records import Change, DeletedRecord, SegmentReco
 _log = logging.getLogger(__name__)
 
 DISKS_KEPT_MAX = 64
-"""Of one node."""
+"""Most disks kept per node."""
 
 BROKEN_STREAM_MS = 500.0
 CLOCK_OFF_MS = 5_000
@@ -66,12 +66,12 @@ class Session:
 
 @dataclass
 class Usage:
-    """What a node last said about its disks."""
+    """The disk usage that a node reported last."""
 
     free_bytes: int = 0
     used_bytes: int = 0
     reclaim_bytes: int = 0
-    """To be freed before the disk is roomy again."""
+    """Bytes to be freed before the disk has enough room again."""
     disks: tuple[DiskUsage, ...] = ()
 
 
@@ -170,7 +170,7 @@ class NodeSessions:
         return self._registered.get(node_id)
 
     def usage(self, node_id: NodeId) -> Usage:
-        """What the node last said about its disk; zeros when it has not beat."""
+        """Return the disk usage that the node reported last; zeros before its first beat."""
         return self._usage.get(node_id, Usage())
 
     # --- streams --------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""What a person must look at: logged as critical, and shown by ``icecore cluster describe``.
+"""Alerts for operators: logged as critical, and shown by ``icecore cluster describe``.
 
-Replicas that differ where they can't, an end that would lie below what readers have seen, the last
-copy damaged: the coordinator stops there instead of choosing. Kept in memory, newest last, since
-the coordinator started; what still holds is paged again.
+Causes are replicas that differ where they must not, an end below what readers have seen, or a
+damaged last copy. The coordinator stops there instead of choosing. The alerts since its start are
+kept in memory, newest last; a cause that persists raises its alert again.
 """
 
 import logging

@@ -26,7 +26,7 @@ class UploadItem:
     attempt: int
     tier_format: str
     sources: tuple[TierRecord, ...] = ()
-    """Whose copies it is to be made of; none of a segment that the node has."""
+    """Records of the copies to merge; empty for a segment that the node has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class TopicVersions:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self.version = 0
-        """Of the last change; 0 before ``load``."""
+        """Version of the last change; 0 before ``load``."""
         self._forgotten_version = 0
         """Up to it, topics that went may have been forgotten."""
         self._topics: OrderedDict[bytes, int] = OrderedDict()

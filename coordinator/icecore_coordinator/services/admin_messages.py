@@ -151,7 +151,7 @@ class Describer:
         )
 
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:
-        """What a client needs of a topic."""
+        """Return a topic's metadata for a client, with the leaders of all its partitions."""
         message = _without_partitions(topic)
         for partition in self._state.partitions_of(topic):
             self._led_partition(message, partition)

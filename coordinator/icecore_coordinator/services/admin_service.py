@@ -171,9 +171,10 @@ class AdminService:
         return self._describer.cluster().SerializeToString()
 
     async def _get_metadata(self, body: Received, call: CallContext) -> bytes:
-        """What clients need to find leaders; unknown topics are errors of their own entry. A topic
-        that is named twice is answered once: each may be as large as the cluster. While leaders
-        move, clients ask again and again, so they say what they know and get what has changed."""
+        """Answer with the nodes and the leaders of topics; an unknown topic is an error of its own
+        entry. A topic that is named twice is answered once: each may be as large as the cluster.
+        While leaders move, clients ask again and again, so they send the version they know and get
+        the changes."""
         request, turns = parse(pb.GetMetadataRequest, body), Turns(call.slot)
         response = pb.GetMetadataResponse(
             cluster_id=self._state.cluster_id,

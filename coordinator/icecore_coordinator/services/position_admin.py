@@ -1,4 +1,4 @@
-"""What readers and operators ask about saved positions.
+"""Calls of readers and operators about saved positions.
 
 Messages to values, outcomes to messages, nothing else.
 """
@@ -13,7 +13,8 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.work.position_saving import PositionSaving
 
 RECORDS_PER_PAGE = 100
-"""Of up to 64 positions each: a page stays far below the limit of a message."""
+"""Most records in a page, each with up to 64 positions: a page stays far below the limit of a
+message."""
 TOPIC_ID_LENGTH = 16
 
 

@@ -1,4 +1,4 @@
-"""What readers ask who want a topic to stay as it is: to hold it, and to let it go.
+"""Calls of readers that need a topic to stay as it is: take a hold, and release it.
 
 Messages to values, outcomes to messages, nothing else.
 """

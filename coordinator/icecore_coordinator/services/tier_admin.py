@@ -1,4 +1,4 @@
-"""What operators ask about object storage: how far it is, taking in what lies there, and merging.
+"""Calls of operators about object storage: its progress, imports from it, and merges.
 
 Messages to values, outcomes to messages, nothing else.
 """

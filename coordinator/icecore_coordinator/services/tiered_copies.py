@@ -1,5 +1,5 @@
-"""What is published of segments in object storage, for nodes that are asked for records of which
-they have no copy."""
+"""Describes published segments in object storage to nodes. A node asks when it must read records of
+which it has no copy."""
 
 from icecore.errors import ConflictError, InvalidRequestError, WrongClusterError
 from icecore.model import SegmentId

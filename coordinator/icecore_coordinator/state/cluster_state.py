@@ -50,7 +50,7 @@ from icecore_coordinator.state.tier_index import TierIndex
 from icecore_coordinator.state.totals import Totals
 
 Decision: TypeAlias = Callable[["ClusterState"], Change]
-"""What to change, from the newest state; raises IcecoreError to refuse."""
+"""A function that returns the change for the newest state, or raises IcecoreError to refuse."""
 
 
 @dataclass
@@ -70,23 +70,23 @@ class ClusterState:
     """Those of which some node may still have bytes; the others are only remembered."""
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
     positions: PositionIndex[PositionRecord] = field(default_factory=PositionIndex)
-    """What readers saved."""
+    """Positions that readers saved."""
     heard: dict[int, HeardRecord] = field(default_factory=dict)
     """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
     unsealed: dict[SegmentId, None] = field(default_factory=dict)
-    """Segments that are PREPARED, ACTIVE or RECOVERING,"""
+    """Segments that are PREPARED, ACTIVE or RECOVERING."""
     open: OpenSegments = field(default_factory=OpenSegments)
-    """and the same by leader and node."""
+    """The same segments by leader and node."""
     prepared: dict[SegmentId, None] = field(default_factory=dict)
-    """Of these the PREPARED ones,"""
+    """Segments that are PREPARED."""
     short: dict[SegmentId, None] = field(default_factory=dict)
-    """and those with fewer replicas than their replication factor."""
+    """Unsealed segments with fewer replicas than their replication factor."""
     thin: dict[SegmentId, None] = field(default_factory=dict)
-    """SEALED segments with fewer replicas than their replication factor,"""
+    """SEALED segments with fewer replicas than their replication factor."""
     thick: dict[SegmentId, None] = field(default_factory=dict)
-    """and those with more, verified or not."""
+    """SEALED segments with more copies than their replication factor, verified or not."""
     dropping: dict[SegmentId, None] = field(default_factory=dict)
-    """Of which some node is to drop a copy."""
+    """SEALED segments of which some node is ordered to drop a copy."""
     segments_of_partition: dict[PartitionKey, dict[SegmentId, None]] = field(default_factory=dict)
     """In no order that counts: ``ids_in`` has one."""
     misplaced: dict[PartitionKey, None] = field(default_factory=dict)
@@ -96,9 +96,9 @@ class ClusterState:
     totals: Totals = field(default_factory=Totals)
     """Counts over all of them."""
     tiers: TierIndex = field(default_factory=TierIndex)
-    """What lies in object storage, and what could."""
+    """Index of the segments in object storage, and of those that could go there."""
     token: Token = NO_TOKEN
-    """Of the coordinator that reads and writes this; 0 before it has one."""
+    """Token of the coordinator that reads and writes this state; 0 before it has one."""
     counted_ms: int = 0
     """How much time coordinators have counted until now; the ledger moves it before each decision.
     No wall clock moves it, and it may stand still, so ages by it are never too high (R73)."""
@@ -192,7 +192,7 @@ class ClusterState:
             self.short[segment.segment_id] = None
 
     def _forget_copies(self, segment: Segment) -> None:
-        """What follows from who has copies of it."""
+        """Remove the segment from the indexes that depend on its copies."""
         segment_id = segment.segment_id
         self.open.remove(segment)
         self.totals.remove(segment)
@@ -283,7 +283,7 @@ class ClusterState:
         return segment.changed(log_start_offset=start, topic=name)
 
     def name_of(self, topic_id: bytes) -> str:
-        """What clients call a topic; empty when it is deleted."""
+        """Return the name by which clients know a topic; empty when it is deleted."""
         record = self.topics.get(topic_id)
         return record.name if record is not None and record.is_live else ""
 
@@ -299,8 +299,8 @@ class ClusterState:
 
 
 def ids_in(state: ClusterState, key: PartitionKey) -> dict[SegmentId, None]:
-    """Of all segments of a partition in the order of their offsets, PREPARED ones last: a merged
-    segment has a younger id than those behind it."""
+    """Return the ids of all segments of a partition in the order of their offsets, PREPARED ones
+    last. The ids alone give no order: a merged segment has a younger id than those behind it."""
     ids = state.segments_of_partition.get(key, {})
     if key in state.misplaced:
         del state.misplaced[key]
@@ -333,7 +333,8 @@ def newest_in(state: ClusterState, key: PartitionKey) -> Iterator[SegmentRecord]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one segment goes; ``leader`` is one of ``nodes``. Empty when no node is eligible."""
+    """Nodes and leader of one segment; ``leader`` is one of ``nodes``. Empty when no node is
+    eligible."""
 
     nodes: tuple[NodeId, ...]
     leader: NodeId
@@ -341,7 +342,7 @@ class Placement:
 
 @dataclass
 class NodeLoad:
-    """What a node has to do with unsealed segments."""
+    """Numbers of unsealed segments that a node keeps and leads."""
 
     replicas: int = 0
     leads: int = 0
@@ -433,7 +434,8 @@ def may_lose_copies(state: ClusterState, record: SegmentRecord) -> bool:
 
 
 def next_revision(state: ClusterState, key: PartitionKey) -> tuple[PartitionRecord, ...]:
-    """What is published of a partition changes; nothing where that is gone."""
+    """Count a change of a partition's published segments; change nothing where the partition is
+    gone."""
     partition = state.partitions.get(key)
     if partition is None:
         return ()

@@ -1,4 +1,5 @@
-"""Which nodes are up at the moment, as their sessions know it. Pure, and nothing of it is stored.
+"""The nodes that are up at the moment, as their sessions know it. Pure, and nothing of it is
+stored.
 
 A decision that depends on it takes it beside the committed state, so a reader sees which decisions
 would come out differently after a restart. Only ``NodeSessions`` writes it.
@@ -13,7 +14,7 @@ from icecore.model import NodeId, NodeState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """What is known of one node."""
+    """The status of one node."""
 
     state: NodeState = NodeState.DOWN
     """UP also while a node that was not heard of yet is given a lease."""
@@ -38,7 +39,7 @@ class Liveness:
         self._nodes: dict[NodeId, NodeStatus] = {}
 
     def of(self, node_id: NodeId) -> NodeStatus:
-        """What is known of this node."""
+        """Return the status of this node; a node without reports is DOWN."""
         return self._nodes.get(node_id, _UNHEARD_OF)
 
     def note(self, node_id: NodeId, **changes: Any) -> None:

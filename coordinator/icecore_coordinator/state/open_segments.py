@@ -13,7 +13,7 @@ from icecore.model import Incarnation, NodeId, Segment, SegmentId, SegmentState
 
 
 class Led(NamedTuple):
-    """What all segments of a group have in common."""
+    """Fields that all segments of a group share."""
 
     topic_id: bytes
     state: SegmentState

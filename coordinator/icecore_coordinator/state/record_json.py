@@ -26,7 +26,7 @@ _SHARED_NUMBERS_MAX = 16_384
 _SHARED_HEX_MAX = 32
 """Topic ids are as short; digests are longer, and never the same twice."""
 _raw = json.JSONDecoder().raw_decode
-"""What ``json.loads`` does between its looks for spaces, which ``encode`` leaves out."""
+"""The parser of ``json.loads`` without its search for spaces, which ``encode`` leaves out."""
 _MARSHAL_WITHOUT_REFERENCES = 2
 """Later forms say which strings are the same object, so equal values would have other bytes."""
 
@@ -100,7 +100,7 @@ class _Form:
     take: Callable[[dict[str, Any]], tuple[Any, ...]]
     """Their values in the order of the fields. Raises KeyError."""
     types: tuple[type, ...]
-    """Of these values."""
+    """JSON types of these values, in the same order."""
     readers: tuple[tuple[int, Callable[[Any], Any]], ...]
     """(position, what makes the field of its value) of each field that is other than its value."""
 
@@ -120,7 +120,7 @@ def _record(cls: Any, value: dict[str, Any]) -> Any:
 
 
 def _older_record(cls: Any, value: dict[str, Any]) -> Any:
-    """Of a version that lacked some of the fields, which get their defaults."""
+    """Decode a record of an older version: fields that it lacks get their defaults."""
     found = {}
     for name, hint in _hints(cls):
         if name in value:
@@ -154,7 +154,7 @@ def _stored_type(hint: Any) -> type:
 
 @cache
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """What makes a field of what JSON has for it."""
+    """Return the function that makes a field of its JSON value."""
     if is_dataclass(hint):
         is_leaf = not any(is_dataclass(of) for _, of in _hints(hint))  # type: ignore[arg-type]
         return partial(_shared_part if is_leaf else _record, hint)

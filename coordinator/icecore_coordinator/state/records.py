@@ -31,13 +31,14 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
 NUMBER_JUMP_MAX = 1 << 20
-"""Of incarnations and disk counters over the highest known: years of starts, weeks of beats."""
+"""Largest accepted jump of an incarnation or disk counter above the highest known: years of starts,
+or weeks of beats."""
 SLOT_PARTITIONS: Final = 64
 """Partitions whose positions share a record."""
 _BEFORE_ANY: Final = Epoch(-1)
-"""Of a partition that has had no segment."""
+"""``last_epoch`` of a partition that has had no segment."""
 DELETE_GRACE_MS = 24 * 3600 * 1000
-"""Of topics that say nothing else: a mistake is noticed within a day."""
+"""Default grace of topics: a mistake is noticed within a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class ClusterRecord:
     prefix: ClassVar[str] = "cluster"
     cluster_id: bytes
     tier_url: str = ""
-    """Of the object store that was used first; empty = none was."""
+    """URL of the object store that was used first; empty = none was used."""
     version: int = 0
 
     @property
@@ -89,9 +90,9 @@ class NodeRecord:
     native_address: str = ""
     """Empty in records of before there was one: gRPC is all that the node is known to speak."""
     protocol_version: int = 0
-    """Of the registered process; 0 in records of before it was kept."""
+    """Protocol version of the registered process; 0 in older records, which lack it."""
     tier_url: str = ""
-    """Of its object store; empty = it has none."""
+    """URL of the node's object store; empty = it has none."""
     version: int = 0
 
     @property
@@ -172,7 +173,7 @@ class ProducerRecord:
     producer_id: ProducerId
     producer_epoch: ProducerEpoch = FIRST_PRODUCER_EPOCH
     instance: int = 0
-    """Of the client that took the name last; only that one may renew the epoch."""
+    """Instance of the client that took the name last; only that client may renew the epoch."""
     version: int = 0
 
     @property
@@ -182,7 +183,7 @@ class ProducerRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """Where a partition begins and which segment takes its appends."""
+    """The start of a partition's log, and the segment that takes its appends."""
 
     prefix: ClassVar[str] = "partition/"
     topic_id: bytes
@@ -193,11 +194,11 @@ class PartitionRecord:
     next_base_offset: int = 0
     """Base of the tail, or of the one to open."""
     last_epoch: Epoch = _BEFORE_ANY
-    """Of the newest segment opened; a recovery promises the number above it."""
+    """Epoch of the newest segment opened; a recovery promises the number above it."""
     tier_revision: int = 0
-    """Counts what was published and retired of it,"""
+    """Number of publications and retirements of its segments."""
     table_revision: int = 0
-    """and which of these its table is known to have."""
+    """The ``tier_revision`` that its table is known to have."""
     version: int = 0
 
     @property
@@ -223,11 +224,12 @@ class SegmentRecord:
     is_unclean_allowed: bool = False
     """RECOVERING: an admin said to end it at the longest log left, if its end can't be proved."""
     is_unclean_begun: bool = False
-    """That was tried: there may be copies that end there, so it is lossy, however it ends."""
+    """True once the unclean end was tried: copies may end there, so the segment is lossy however it
+    ends."""
     digest_nodes: tuple[NodeId, ...] = ()
-    """SEALED: who has reported a full digest while no two replicas agree on one."""
+    """SEALED: nodes that have reported a full digest, while no two replicas agree on one."""
     digests: tuple[bytes, ...] = ()
-    """What they reported, in the same order."""
+    """Full digests that ``digest_nodes`` reported, in the same order."""
     since_ms: int = 0
     """ACTIVE or SEALED: when it became so, in time that coordinators have counted. 0 in records of
     before it was counted."""
@@ -256,7 +258,7 @@ class DeletedRecord:
     """Nodes whose inventory has not yet shown that the bytes are gone."""
     deleted_at_ms: int
     length_bytes: int = 0
-    """Of its batches, if it was sealed: what each holder gains."""
+    """Length of its batches in bytes, if it was sealed: each holder gains these bytes."""
     version: int = 0
 
     @property
@@ -266,9 +268,9 @@ class DeletedRecord:
 
 @dataclass(frozen=True, slots=True)
 class HeardRecord:
-    """What nodes last said of their disks and of unsealed segments (R58, R59), many in one row: by
-    segment id modulo ``icecore_coordinator.nodes.heard.SLOTS``, and the disk counters in a slot of
-    their own."""
+    """The last reports of nodes about their disks and unsealed segments (R58, R59), many in one
+    row. A row has the segments of one id modulo ``icecore_coordinator.nodes.heard.SLOTS``; the disk
+    counters have a slot of their own."""
 
     prefix: ClassVar[str] = "heard/"
     slot: int
@@ -291,11 +293,11 @@ class SavedPosition:
 
     partition: int
     offset: int
-    """Of the next record to read."""
+    """Offset of the next record to read."""
     version: int
     """Grows with each save; what was deleted and saved again goes on above (``first_version``)."""
     instance: int
-    """Of the reader that saved it."""
+    """Instance of the reader that saved it."""
     saved_at_ms: int
     """By the wall clock, for people."""
 
@@ -361,7 +363,7 @@ class Change:
         return Change(self.puts + other.puts, self.deletes + other.deletes)
 
     def keys(self) -> list[str]:
-        """Of all records that change."""
+        """Return the keys of all records that change."""
         return [record.key for record in (*self.puts, *self.deletes)]
 
 
@@ -446,8 +448,9 @@ def is_over_replicated(record: SegmentRecord) -> bool:
 
 
 def strays(record: SegmentRecord) -> list[NodeId]:
-    """Who may have bytes of a sealed segment that do not count: those of a follower that was
-    behind, or of a copy that failed. Where records were given up all bytes are worth having."""
+    """Return the nodes that may have bytes of a sealed segment which do not count. They belong to a
+    follower that was behind, or to a copy that failed. A lossy segment has none: all its bytes are
+    worth having."""
     segment = record.segment
     counted = (*segment.replicas, *segment.surplus)
     return [] if segment.lossy else [each for each in record.holders if each not in counted]

@@ -13,7 +13,7 @@ _K = TypeVar("_K")
 
 
 class Saved(Protocol):
-    """What is kept of one name in some partitions of a topic."""
+    """Positions saved under one name in some partitions of a topic."""
 
     @property
     def key(self) -> str: ...
@@ -41,7 +41,7 @@ class PositionIndex(Generic[R]):
     of_topic: dict[bytes, dict[str, None]] = field(default_factory=dict)
     """Keys by topic id."""
     count: int = 0
-    """Of positions."""
+    """Number of saved positions."""
     _in_order: list[str] = field(default_factory=list)
     """All keys, for pages; empty when it has to be made again."""
 

@@ -1,4 +1,5 @@
-"""Which segments lie in object storage, which could, and what is still to be done there.
+"""Index of the segments in object storage, of those that could go there, and of the work left
+there.
 
 Pure. A part of ``ClusterState``, which tells it of each record that is put or removed. The sets are
 small where nothing is to be done, however much is stored.
@@ -42,7 +43,7 @@ class TierIndex:
     urls: dict[NodeId, str] = field(default_factory=dict)
     """By node that has an object store."""
     url: str = ""
-    """Of the object store that was used first."""
+    """URL of the object store that was used first; empty = none was used."""
 
     def put_segment(self, segment: Segment) -> None:
         """Its record is stored; an older one was removed."""
@@ -72,8 +73,9 @@ class TierIndex:
         self._choose_nodes()
 
     def _choose_nodes(self) -> None:
-        """What is where is told apart by nobody, so two stores are never used at once. Where all
-        nodes say another one than before, the store was moved."""
+        """Choose the nodes whose object store is used. Metadata do not say which store has an
+        object, so two stores are never used at once. Where all nodes name another store than
+        before, the store was moved."""
         known = set(self.urls.values())
         is_used = bool(self.url) and (self.url in known or len(known) > 1)
         self.nodes = {

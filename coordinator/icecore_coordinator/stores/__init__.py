@@ -1,4 +1,4 @@
-"""Where the coordinator's metadata is durable: the port, and SQLite behind it.
+"""The metadata store of the coordinator: the port, and SQLite behind it.
 
 It imports only ``icecore.errors``.
 """

@@ -1,4 +1,4 @@
-"""What the coordinator does by itself: open, recover, seal, repair, delete, until it is done.
+"""Work that the coordinator does by itself until it is done: open, recover, seal, repair, delete.
 
 It imports the nodes' room and below.
 """

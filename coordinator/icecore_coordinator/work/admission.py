@@ -46,7 +46,8 @@ class Admission:
         self._clock = ports.clock
         self._sessions = sessions
         self._activating = asyncio.Lock()
-        """What a disk costs depends on what was judged before."""
+        """Lets one node be activated at a time: the verdict on its disk depends on the disks judged
+        before."""
 
     async def register(
         self, asked: Registration, inventory: Iterable[HeldReplica]

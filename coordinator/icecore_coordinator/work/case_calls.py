@@ -25,7 +25,7 @@ class AnyCase(Protocol):
 
     @property
     def segment_id(self) -> SegmentId:
-        """Of the segment it is about."""
+        """The id of the case's segment."""
         ...
 
 

@@ -21,7 +21,7 @@ class CountedTime:
         self._ledger = ledger
         self._clock = clock
         self._base_ms = 0.0
-        """What had been counted when this coordinator's clock was at 0."""
+        """Counted milliseconds at the moment when this coordinator's clock was at 0."""
 
     def start(self) -> None:
         """Go on from what is stored. The ledger is open."""

@@ -32,18 +32,18 @@ class DecidedCase:
     is_donor_unknown: bool = False
     """The end is that of a log which is not intact: it counts by an admin's word only."""
     donor: Written | None = None
-    """What the donor told of the whole log."""
+    """The donor's report about its whole log; None before it has answered."""
     verified: dict[NodeId, Incarnation] = field(default_factory=dict)
     """Nodes that hold everything to the end durably, with their incarnation."""
 
     @property
     def segment_id(self) -> SegmentId:
-        """Of the segment this is about."""
+        """The id of the case's segment."""
         return self.segment.segment_id
 
     @property
     def key(self) -> PartitionKey:
-        """Of its partition."""
+        """The topic id and number of the segment's partition."""
         return (self.segment.topic_id, self.segment.partition)
 
     @property
@@ -59,13 +59,13 @@ class DecidedCase:
         return self.segment.changed(lossy=self.is_lossy)
 
     def order_to_donor(self) -> WriteBackItem:
-        """What the donor is asked: to verify its own log to the end."""
+        """Return the order to the donor: verify its own log to the end."""
         return WriteBackItem(
             self._segment_to_write, self.end.end_offset, salvage=self.is_donor_unknown
         )
 
     def order_to_target(self, donor_address: str) -> WriteBackItem:
-        """What the others are asked: to copy from the donor what they lack."""
+        """Return the order to each other node: copy from the donor the records that it lacks."""
         return WriteBackItem(
             self._segment_to_write,
             self.end.end_offset,
@@ -75,7 +75,7 @@ class DecidedCase:
 
     @property
     def written(self) -> Written:
-        """What the donor told, for the steps that come after it."""
+        """The donor's report, for the steps that come after it."""
         assert self.donor is not None
         return self.donor
 

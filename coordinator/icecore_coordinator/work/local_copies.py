@@ -53,7 +53,8 @@ class LocalCopies:
         self._due: list[tuple[int, PartitionKey]] = []
         """A heap: when to look at a partition again, in counted time."""
         self._due_ms: dict[PartitionKey, int] = {}
-        """What counts of the heap: later entries of a partition are not made."""
+        """Time of each partition's valid entry in the heap. Later entries of a partition are not
+        made."""
 
     def start(self) -> None:
         """Everything has to be looked at once. The ledger is open."""

@@ -1,4 +1,5 @@
-"""What gives up data, and only a person may decide on: a lost segment, an unproved end, a disk.
+"""Acts that give up data: a lost segment, an unproved end, a disk. Only an operator may decide on
+them.
 
 Each act is logged and kept in the record of its segment or node.
 """

@@ -27,12 +27,12 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 _log = logging.getLogger(__name__)
 
 CALLS_PER_NODE = 2
-"""With its uploads."""
+"""Most calls to one node at a time, its uploads included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What took the place of its sources."""
+    """A merged segment and its copy, which replaced the sources."""
 
     segment: Segment
     copy: TierCopy
@@ -160,7 +160,7 @@ class Merging:
         return Merged(self._ledger.state.assignment(record), found.copy)
 
     async def _ask(self, tier: TierRecord) -> Uploaded:
-        """What the node has stored. Raises what it says."""
+        """Have the node make the copy, and return it. Raises the error that the node answers."""
         state = self._ledger.state
         known = [state.segments.get(each) for each in tier.sources]
         sources = [each for each in known if each is not None]
@@ -189,7 +189,7 @@ class Merging:
 
 
 def merged_segment(tier: TierRecord, last: Segment) -> Segment:
-    """What a node is told of a segment to come."""
+    """Return the merged segment as the node that makes it is told of it."""
     return last.changed(
         segment_id=tier.segment_id,
         generation=FIRST_GENERATION,

@@ -26,7 +26,7 @@ from icecore_coordinator.state.records import Change, PositionRecord
 POSITIONS_PER_CALL: Final = 1_000
 LINGER_S: Final = 0.005
 CALLS_MAX: Final = 100
-"""That share a turn: other decisions wait for it."""
+"""Most calls that share a transaction: other decisions wait for it."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _Slot:
     now_ms: int
     saves: list[Save] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    """Of each save in the call."""
+    """Index of each save in the call."""
     outcomes: list[Outcome] = field(default_factory=list)
 
     def decide(self, state: ClusterState) -> Change:

@@ -26,7 +26,7 @@ from icecore_coordinator.timing import Timing
 
 @dataclass(frozen=True, slots=True)
 class NamedProducer:
-    """What the new owner of a name gets."""
+    """The producer id, epoch and positions that the new owner of a name gets."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch

@@ -1,4 +1,4 @@
-"""What operators delete of a topic that goes on: the records of partitions below given offsets.
+"""Deletes records of partitions below offsets that an operator gives; their topic goes on.
 
 Either everything that was asked for is right and happens, or nothing does. The log starts move
 here; ``retention`` then lets the files of whole segments go, like those of expired ones.
@@ -25,14 +25,14 @@ BEATS_WAITED = 4
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What goes, or would go, of one partition."""
+    """The records that a deletion removes from one partition, or would remove in a dry run."""
 
     partition: int
     from_offset: int
-    """Where its log began before."""
+    """Log start before the deletion."""
     log_start_offset: int
     segments: tuple[Segment, ...]
-    """Whose files go."""
+    """Segments whose files are deleted."""
 
 
 class RecordDeletion:

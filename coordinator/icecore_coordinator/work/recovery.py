@@ -132,7 +132,7 @@ class Recovery:
         self.backoff: Backoff[SegmentId] = Backoff(
             ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
         )
-        """Of segments: who waits for one says so here."""
+        """Back-off of segments; a caller that waits for one announces it here with ``awaited``."""
         self._ledger = ports.ledger
         self._calls = ports.calls
         self._live = ports.live

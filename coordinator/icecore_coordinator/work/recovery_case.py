@@ -48,7 +48,7 @@ class Case:
 
     @property
     def segment_id(self) -> SegmentId:
-        """Of the segment this is about."""
+        """The id of the case's segment."""
         return self.segment.segment_id
 
     @property

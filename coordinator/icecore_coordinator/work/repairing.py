@@ -33,7 +33,8 @@ REPAIR_BYTES_PER_PASS = 64 << 20
 """A pass begins a second after the last one ended; one copy may be larger."""
 REPAIRS_PER_PASS = 128
 LOOKED_AT_PER_PASS = 10_000
-"""Of very many that lack a copy and can't be helped each pass looks at some, in turn."""
+"""Most segments without enough copies that one pass looks at. If more can't be repaired, the passes
+take turns over them."""
 
 
 @dataclass(frozen=True, slots=True)

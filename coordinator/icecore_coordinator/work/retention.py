@@ -47,7 +47,8 @@ class Retention:
         self._due: list[tuple[float, PartitionKey]] = []
         """A heap: when to look at a partition again, in counted time."""
         self._due_ms: dict[PartitionKey, float] = {}
-        """What counts of the heap: later entries of a partition are not made."""
+        """Time of each partition's valid entry in the heap. Later entries of a partition are not
+        made."""
         self._grows_to: dict[SegmentId, float] = {}
         """By tail: how long it is when more of its partition is expired."""
 
@@ -112,7 +113,7 @@ class Retention:
         return [key for key in keys if key in state.partitions]
 
     def _judge(self, key: PartitionKey) -> Verdict:
-        """What is due there; notes when to look again."""
+        """Return the verdict on the partition, and note when to look again."""
         found = verdict(self._ledger.state, key, self._tail_news(key))
         if found.next_ms < self._due_ms.get(key, NEVER):
             self._due_ms[key] = found.next_ms

@@ -51,7 +51,8 @@ class SealChecker:
         ]
 
     def _contradiction(self, claim: SealClaim) -> StorageError | None:
-        """What needs no questions: an end below a watermark that a leader has told."""
+        """Return an error that needs no questions to nodes: the end lies below a watermark that a
+        leader reported. None = there is no such contradiction."""
         try:
             check_watermark(claim, self._heard.high_watermark(claim.segment_id) or 0)
         except StorageError as error:

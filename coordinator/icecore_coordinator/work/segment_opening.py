@@ -30,7 +30,7 @@ from icecore_replication.producers import BATCHES_KEPT, BATCHES_KEPT_FIRST, keep
 _log = logging.getLogger(__name__)
 
 SEGMENTS_PER_DECISION = 96
-"""Of one transaction; etcd allows 128 operations."""
+"""Most segments in one transaction; etcd allows 128 operations."""
 _KEEPS_MORE_SINCE = 3
 """The protocol version of nodes that can be told how many batches to keep."""
 
@@ -101,7 +101,8 @@ class SegmentOpening:
     async def confirm(
         self, items: Sequence[OpenItem], patience_ms: float | None = None
     ) -> dict[SegmentId, Opening]:
-        """Who created the files of which segment; those with at least min_insync confirmations.
+        """Return the nodes that created the files of each segment with at least min_insync
+        confirmations.
 
         Args:
             items: Without a base they are only prepared; with one, base and snapshot are durable

@@ -1,4 +1,4 @@
-"""Where a partition without a tail goes on, and with which producers.
+"""Finds the offset and the producers with which a partition without a tail goes on.
 
 The base is the end of its last segment. The state of the producers there comes from a replica of
 that segment, and is taken only if it is the one that was sealed: with another one a batch that is
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a segment begins and what it starts with."""
+    """The base offset of a new segment, and the state that it starts with."""
 
     base_offset: int
     producer_snapshot: bytes = b""

@@ -55,7 +55,8 @@ class SurplusCopies:
                     )
 
     async def _keep(self) -> None:
-        """Of all orders that wait: a node that is away may be back at any moment, and obey."""
+        """Take back the orders to drop a copy that is missed, of all that wait. A node that is away
+        may be back at any moment, and obey."""
         state = self._ledger.state
         missed = [each for each in state.dropping if self._kept(state, each).puts]
         for change in await self._ledger.decide_each(missed, self._kept) if missed else ():

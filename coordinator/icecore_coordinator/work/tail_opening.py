@@ -38,7 +38,8 @@ class TailOpener:
         self.backoff: Backoff[PartitionKey] = Backoff(
             ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
         )
-        """Of partitions: who waits for one says so here."""
+        """Back-off of partitions; a caller that waits for one announces it here with
+        ``awaited``."""
 
     def needed(self) -> list[PartitionKey]:
         """Partitions without a tail that nobody is opening and whose back-off has passed, in the

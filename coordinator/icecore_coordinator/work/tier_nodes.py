@@ -1,7 +1,7 @@
-"""Which nodes have to do with object storage: who reads a copy, who sweeps, who keeps a table.
+"""Choice of the nodes that work on object storage: they read copies, sweep, or keep a table.
 
-By rendezvous hashing, so that the same node is asked while it is up, and has in its cache what it
-read before. Who failed is left alone for a while, if there is another one.
+The choice is by rendezvous hashing: the same node is asked while it is up, and has its earlier
+reads in its cache. A node that failed is left alone for a while, if there is another one.
 """
 
 from hashlib import blake2b
@@ -32,8 +32,8 @@ class TierNodes:
         self._failed_ms: dict[NodeId, float] = {}
 
     def for_key(self, key: bytes) -> NodeId | None:
-        """Whom to ask: of those that have not failed lately the best one, else who failed longest
-        ago; None = no node with an object store is up."""
+        """Return the node to ask: the best one that has not failed lately, else the one that failed
+        longest ago. None = no node with an object store is up."""
         since_ms = self._clock.monotonic_ms() - FAILURE_KEEP_MS
         self._failed_ms = {k: at_ms for k, at_ms in self._failed_ms.items() if at_ms > since_ms}
         nodes = tier_nodes(self._state, self._live, key)
@@ -53,7 +53,8 @@ def tier_nodes(state: ClusterState, live: Liveness, key: bytes) -> list[NodeId]:
 
 
 def readers_of(state: ClusterState, live: Liveness, segment_id: int) -> list[NodeId]:
-    """Who is to read a segment that no node has a copy of, the best one first."""
+    """Return the nodes that should read a segment of which no node has a copy, the best one
+    first."""
     return tier_nodes(state, live, segment_id.to_bytes(8, "big"))[:READERS_MAX]
 
 

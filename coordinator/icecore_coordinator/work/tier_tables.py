@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 TABLES_PER_LOOK = 64
 COPIES_PER_TABLE = 500_000
-"""Of a partition in one call: 70 bytes each, and a message has 64 MiB at most. An order of a part
-would take the other copies out of the table."""
+"""Most copies of a partition in one call, at 70 bytes each: a message has 64 MiB at most. An order
+with only a part would take the other copies out of the table."""
 TABLE_WAIT_MS_MAX = 60_000.0
 
 

@@ -38,7 +38,8 @@ class Tiering:
         self._ledger = ports.ledger
         self._pages = ports.pages
         self._told: dict[str, None] = {}
-        """What a person was told of the object stores of nodes, and still holds."""
+        """Warnings about the object stores of nodes that operators were told, and that still
+        hold."""
 
     async def begin(self) -> None:
         """Begin the uploads that are due; each goes on as a task of its own."""

@@ -1,6 +1,6 @@
-"""What last went wrong with a topic's copies in object storage, for people.
+"""The last errors with a topic's copies in object storage, for operators.
 
-Not stored: what still goes wrong does so again.
+The errors are not stored: an error that persists occurs again.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""What operators do with topics: create, alter, grow, delete, bring back, roll.
+"""Acts of operators on topics: create, alter, grow, delete, bring back, roll.
 
-Each act is one committed decision. What follows from it, opened segments or files that go, is done
-by the workers that look for such work; whoever asked waits here until it is done, within reason.
+Each act is one committed decision. Workers carry out the rest: they open segments or delete files.
+The caller waits here until that is done, within reason.
 """
 
 import logging

@@ -63,7 +63,7 @@ class Uploads:
         )
         self._calling = calling
         self._failed: dict[SegmentId, NodeId] = {}
-        """Who had the last attempt, which failed: another one is asked, if there is one."""
+        """Nodes whose last attempt failed, by segment: another node is asked, if there is one."""
 
     async def look(self) -> None:
         """Close attempts that nobody waits for, then begin what is due and has room."""
@@ -78,7 +78,7 @@ class Uploads:
             await self._begin(record.segment.segment_id, owner)
 
     def _chosen(self) -> Iterator[tuple[SegmentRecord, NodeId]]:
-        """What to upload now, and by whom."""
+        """Yield the segments to upload now, each with the node that uploads it."""
         state = self._ledger.state
         busy = Counter(self._calling.values())
         free = {

@@ -1,4 +1,4 @@
-"""What every worker of the coordinator works with: the state, the nodes, and the time."""
+"""Dependencies that every worker of the coordinator shares: the state, the nodes, and the time."""
 
 from dataclasses import dataclass
 
