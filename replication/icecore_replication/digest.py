@@ -38,7 +38,8 @@ def is_full_digest(value: bytes) -> bool:
 
 
 def current_digest(stored: bytes) -> bytes:
-    """What was stored, if it is in the current format; else empty, as if nothing were known."""
+    """Return the stored digest if it is in the current format, else empty bytes, as if none were
+    known."""
     return stored if is_full_digest(stored) else b""
 
 
@@ -51,7 +52,7 @@ class FullDigest:
         self._length_bytes = 0
         self._leaf = hashlib.sha256(_LEAF)
         self._room_bytes = LEAF_BYTES
-        """Of the leaf that is being filled: what still fits."""
+        """Bytes that still fit into the leaf that is being filled."""
         self._subtrees: list[tuple[int, bytes]] = []
         """Whole subtrees so far, as (leaf count, hash), left to right. The counts are falling
         powers of two: the binary digits of the number of whole leaves."""

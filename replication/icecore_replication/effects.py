@@ -50,7 +50,7 @@ class ProposeIsr:
     isr: tuple[NodeId, ...]
     version: int
     incarnations: tuple[Incarnation, ...]
-    """Of each member, as this leader knows them; parallel to ``isr``."""
+    """Incarnation of each member as this leader knows it; parallel to ``isr``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,8 @@ class FollowerCore:
 
     @property
     def high_watermark(self) -> int:
-        """What readers here may see: the leader's, as far as it is durable here."""
+        """The offset below which readers may read here: the leader's high watermark, as far as it
+        is durable here."""
         return min(self.max_known_high_watermark, self.durable_end_offset)
 
     def step(self, inputs: Sequence[FollowerInput], now_ms: float) -> list[FollowerEffect]:
@@ -94,7 +95,7 @@ class FollowerCore:
         return str(self._story)
 
     def _tell(self, durable_before: int, effects: list[FollowerEffect]) -> None:
-        """What the leader, and readers here, should know after these inputs."""
+        """Tell the leader, and readers here, of progress that these inputs made."""
         if self._attach_wanted and self.durable_end_offset == self.log_end_offset:
             self._attach_wanted = False
             effects.append(ReportProgress(self.durable_end_offset, attach=True))
@@ -133,7 +134,8 @@ class FollowerCore:
                 assert_never(item)
 
     def _hear(self, epoch: Epoch, high_watermark: int, effects: list[FollowerEffect]) -> None:
-        """What each message tells besides its batches; one of another epoch is not our leader's."""
+        """Take the epoch and high watermark that each message has. A message of another epoch is
+        not our leader's, so the core stops."""
         if epoch != self.segment.epoch:
             self._stop(StopFollowing(f"epoch {epoch} is not ours, {self.segment.epoch}"), effects)
         elif high_watermark > self.max_known_high_watermark:

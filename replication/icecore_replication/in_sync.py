@@ -1,4 +1,4 @@
-"""Whom a leader counts on: reports of followers, and changes of the in-sync set.
+"""The replicas that a leader counts on: reports of followers, and changes of the in-sync set.
 
 A part of ``LeaderCore``; it owns the committed set, the change in flight, and what is known of each
 follower (``progress.py``). It decides *when* to propose a change; what a change means until it is
@@ -33,8 +33,9 @@ class InSync:
         self.state: IsrState = CommittedIsr(segment.isr, segment.version)
         """Committed, or with which change in flight. Invariant: the version never goes back."""
         self.maximal = segment.isr
-        """Whom acks wait for: committed members and those of an expansion in flight. Invariant:
-        ``maximal_isr(state)``, so the leader and every member that may be stored is in it (I7)."""
+        """Members that acks wait for: committed ones and those of an expansion in flight.
+        Invariant: ``maximal_isr(state)``, so the leader and every member that may be stored is in
+        it (I7)."""
         self._moved = True
         self._change_due = True
         self.wait_until_ms = 0.0

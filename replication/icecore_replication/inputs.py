@@ -205,7 +205,7 @@ class DataReceived:
     prev_header_crc32c: int
     """The header CRC of the batch before the first one, as the first one says."""
     last_header_crc32c: int
-    """Of the last one."""
+    """The header CRC of the last batch."""
     high_watermark: int
 
 

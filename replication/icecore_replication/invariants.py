@@ -1,9 +1,10 @@
-"""What must hold at every moment, as functions that raise with the story of how it came to be.
+"""Conditions that hold at every moment. Functions check them, and raise with the last inputs and
+effects of the core.
 
-``check_state`` looks at one core, ``check_step`` at a core then and now. Every core is stepped by a
-``Checked`` (``checked.py``), which calls the two: after each step in unit tests and simulation,
-after each so many in production. The others look at all replicas of a segment together; only tests
-can. Numbers I… are those of docs/PROTOCOL.md.
+``check_state`` looks at one core, ``check_step`` at a core before and after a step. Every core is
+stepped by a ``Checked`` (``checked.py``), which calls the two. It does so after each step in unit
+tests and simulation, and after a set number of steps in production. The others look at all replicas
+of a segment together; only tests can. Numbers I… are those of docs/PROTOCOL.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -62,7 +62,8 @@ IsrState: TypeAlias = CommittedIsr | PendingExpand | PendingShrink
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """What a leader asks the coordinator for, with everything that proves it may."""
+    """A leader's request to the coordinator, with everything that proves that the leader may make
+    it."""
 
     node_id: NodeId
     incarnation: Incarnation
@@ -70,7 +71,7 @@ class IsrProposal:
     version: int
     isr: tuple[NodeId, ...]
     isr_incarnations: tuple[Incarnation, ...]
-    """Of each member as the leader knows them; parallel to ``isr``."""
+    """Incarnation of each member as the leader knows it; parallel to ``isr``."""
 
 
 def maximal_isr(state: IsrState) -> tuple[NodeId, ...]:
@@ -132,7 +133,8 @@ def can_expand(
 
 
 def expand_floor(high_watermark: int, acked_end: int) -> int:
-    """What a follower must hold durably before it may join the in-sync set, or be certified."""
+    """Return the offset up to which a follower must be durable before it may join the in-sync set,
+    or be certified."""
     return max(high_watermark, acked_end)
 
 

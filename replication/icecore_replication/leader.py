@@ -125,7 +125,7 @@ class LeaderCore:
 
     @property
     def maximal_isr(self) -> tuple[NodeId, ...]:
-        """Whom acks wait for: committed members and those of an expansion in flight."""
+        """Members that acks wait for: committed ones and those of an expansion in flight."""
         return self._in_sync.maximal
 
     @property
@@ -145,8 +145,8 @@ class LeaderCore:
 
     @property
     def sealing_end_offset(self) -> int | None:
-        """Where this leader has asked to seal the segment, after which it appends no more; None
-        while it has not asked, or when it has ended."""
+        """The end at which this leader has asked to seal the segment, after which it appends no
+        more. None while it has not asked, or when it has stopped."""
         roll = self._rolling.state
         return roll.end_offset if isinstance(roll, Sealing) and not self.stopped else None
 

@@ -1,4 +1,5 @@
-"""What a leader begins with, and its bounds: what every part of ``LeaderCore`` is made from."""
+"""The state that a leader begins with, and its bounds: every part of ``LeaderCore`` is made from
+them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,19 +28,19 @@ class LeaderLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderStart:
-    """What a leader begins with."""
+    """The state that a leader begins with."""
 
     segment: Segment
     """The record that names this node leader."""
     node_id: NodeId
     incarnation: Incarnation
-    """Of this process, as registered."""
+    """Incarnation of this process, as registered."""
     producers: ProducerTable
     """State through ``segment.base_offset``; the core applies what it appends."""
     max_append_timestamp_ms: int
-    """Of all batches before the segment."""
+    """Highest append timestamp of all batches before the segment."""
     nodes: Mapping[NodeId, NodeInfo]
-    """What is known of the other replicas."""
+    """The coordinator's information about the other replicas, by node id."""
     now_ms: float
     """Monotonic."""
     producer_fences: Mapping[ProducerId, ProducerEpoch] = field(default_factory=dict)

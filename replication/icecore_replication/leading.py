@@ -1,4 +1,4 @@
-"""Which role a record gives to the replica of one node: lead, follow, seal, or none.
+"""Decides which role a record gives to the replica of one node: lead, follow, seal, or none.
 
 A record may arrive in any order and any number of times, and a replica may be in no state to take a
 role now; so the question is asked again whenever either changes. Leadership belongs to an
@@ -13,7 +13,7 @@ from icecore.model import Epoch, Incarnation, NodeId, Segment, SegmentState
 
 
 class Role(Enum):
-    """What a replica that leads nothing is to do by a record."""
+    """The role that a record gives to a replica that leads nothing."""
 
     LEAD = auto()
     FOLLOW = auto()
@@ -27,11 +27,11 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """What a node knows of its own replica that matters for a role."""
+    """Facts about a node's own replica that matter for its role."""
 
     node_id: NodeId
     incarnation: Incarnation
-    """Of this process, as registered."""
+    """Incarnation of this process, as registered."""
     base_offset: int
     """-1 while prepared."""
     promised_epoch: Epoch
@@ -40,7 +40,8 @@ class ReplicaFacts:
     is_all_durable: bool
     """Nothing of the log is still on its way to the disk, nor failed to get there."""
     has_led: bool
-    """In this process: a leader that stepped down never leads the segment again."""
+    """Whether it has led in this process: a leader that stepped down never leads the segment
+    again."""
 
 
 def may_lead(segment: Segment, node_id: NodeId, incarnation: Incarnation) -> bool:
@@ -49,7 +50,7 @@ def may_lead(segment: Segment, node_id: NodeId, incarnation: Incarnation) -> boo
 
 
 def role_of(segment: Segment, facts: ReplicaFacts) -> Role:
-    """What this record makes of a replica that does not lead."""
+    """Return the role that this record gives to a replica that does not lead."""
     is_listed = facts.node_id in segment.replicas
     if segment.state is SegmentState.SEALED:
         return Role.SEAL if is_listed and not facts.is_sealed else Role.LEFT_OUT

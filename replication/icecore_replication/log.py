@@ -24,7 +24,7 @@ class LeaderLog:
         self.max_append_timestamp_ms = start.max_append_timestamp_ms
         """Invariant: no batch of the partition below ``end_offset`` has a later one."""
         self.length_bytes = 0
-        """Of all batches. Invariant: 0 exactly while the log is empty."""
+        """Length of all batches in bytes. Invariant: 0 exactly while the log is empty."""
         self.unsynced_bytes = 0
         """Invariant: the lengths in ``_unsynced`` added up."""
         self._unsynced: deque[tuple[int, int]] = deque()  # (end offset, bytes), in order

@@ -1,4 +1,4 @@
-"""What a partition knows of its idempotent producers: epochs, sequences and the last batches.
+"""The state of a partition's idempotent producers: epochs, sequences and the last batches.
 
 The table is a pure function of the log: every replica applies the same headers to the same starting
 snapshot and reaches the same bytes, which replicas compare at a seal (``digest``). Only a leader
@@ -33,7 +33,8 @@ unacknowledged batches of a partition. 8 MiB of full batches: what one partition
 BATCHES_KEPT_FIRST: Final = 5
 """In segments that say nothing of it: all that nodes of before can."""
 BATCHES_MAX: Final = 1_500_000
-"""Of all producers together, so that a snapshot has at most 32 MiB, half of a message."""
+"""Most batches that are remembered of all producers together, so that a snapshot has at most 32
+MiB, half of a message."""
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 100_000
 EPOCH_JUMP_MAX: Final = 1 << 10
@@ -84,7 +85,7 @@ class _Producer:
 
     @property
     def last_base_offset(self) -> int:
-        """Of the last batch. There is one."""
+        """The base offset of the last batch. At least one batch must be remembered."""
         return int(_BATCH.unpack_from(self.window, len(self.window) - _BATCH.size)[2])
 
     def find(self, base_sequence: int, record_count: int) -> int | None:
@@ -106,7 +107,7 @@ class ProducerTable:
         self._producers: dict[ProducerId, _Producer] = {}
         self._max_append_timestamp_ms = 0
         self._batches = 0
-        """Of all producers. Invariant: what their windows hold, added up."""
+        """Number of remembered batches of all producers. Invariant: the sum over their windows."""
         self.batches_kept = BATCHES_KEPT_FIRST
         """Per producer."""
         if snapshot:

@@ -1,4 +1,4 @@
-"""What a leader knows of its followers: registered incarnation, durable end, when it caught up.
+"""A leader's knowledge of its followers: registered incarnation, durable end, time of catching up.
 
 A report counts only if it comes from the registered incarnation. The first one of an incarnation,
 and each that attaches, *replaces* what was known; a durable end that went back means that the
@@ -41,7 +41,7 @@ class Progress:
         self.node = node
         """The coordinator's last word. Invariant: of ``incarnation``, or nothing is known yet."""
         self.incarnation = node.incarnation if node else NO_INCARNATION
-        """Whose reports count. Invariant: never goes back."""
+        """The incarnation whose reports count. Invariant: never goes back."""
         self.attached = False
         """It has reported in ``incarnation``. Invariant: end == base_offset while it is False."""
         self.why_out = ""
@@ -83,7 +83,8 @@ class Followers:
         }
 
     def accept(self, progress: FollowerProgress) -> Progress | None:
-        """What is known of the follower, if this report is from its registered incarnation."""
+        """Return the follower's progress if this report is from its registered incarnation, else
+        None. A report of a higher incarnation is kept in ``early``."""
         follower = self.by_node.get(progress.node_id)
         if follower is None:
             return None

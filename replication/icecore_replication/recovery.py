@@ -1,4 +1,4 @@
-"""Where a segment ends when its leader is gone: decided from what fenced replicas report.
+"""Decides where a segment ends when its leader is gone, from the reports of fenced replicas.
 
 Pure functions for the coordinator and the model checker. A reply counts only after its node has
 promised the higher epoch durably, so no reply can be outdated by a later append. Rules R30-R33 of
@@ -14,7 +14,7 @@ from icecore.model import NO_INCARNATION, Incarnation, NodeId, Segment
 
 @dataclass(frozen=True, slots=True)
 class FenceReply:
-    """What one replica reported after its promise was durable."""
+    """The report of one replica, made after its promise was durable."""
 
     intact: bool
     """False = UNKNOWN: missing, damaged, not provably complete; unless ``salvageable``, all else

@@ -35,7 +35,7 @@ class DropLaggards:
 
 
 class Rolling:
-    """Where the roll stands.
+    """The progress of a leader's roll.
 
     Args:
         leader: The node that leads.

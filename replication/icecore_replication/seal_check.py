@@ -15,7 +15,7 @@ from icecore.model import NodeId, SegmentId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealClaim:
-    """What the message says."""
+    """The claims of a seal message about its segment."""
 
     segment_id: SegmentId
     leader: NodeId
@@ -30,7 +30,7 @@ class SealClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberWord:
-    """What a node says of its own intact replica, in its registered incarnation."""
+    """A node's report about its own intact replica, in its registered incarnation."""
 
     durable_end_offset: int
     seal_digest: bytes

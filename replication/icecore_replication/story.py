@@ -1,4 +1,5 @@
-"""What a core last took and asked for, kept for the day on which one of them turns out to be wrong.
+"""The last inputs and effects of a core, kept for the day on which one of them turns out to be
+wrong.
 
 A ring of the very objects that went through the core: keeping them costs two calls a step, and text
 is made of them only when somebody asks.
