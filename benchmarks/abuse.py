@@ -1,4 +1,4 @@
-"""What strangers can do to a cluster, and what a neighbour notices of it.
+"""Attacks a cluster as a hostile client would, and measures how a neighbour's calls suffer.
 
     python -m benchmarks.abuse [--only rapid-reset polls] [--seconds 4]
 
@@ -40,31 +40,31 @@ QUIET_S = 1.0
 AFTER_S = 2.0
 """How long the neighbour is watched when the attack is over."""
 CALM_AGAIN_S = 30.0
-"""Until memory is back."""
+"""Seconds within which memory must be back at its level from before the attack."""
 _SAMPLE_S = 0.05
 _BOMBS = 24
 
 
 @dataclass(slots=True)
 class Finding:
-    """What one attack did."""
+    """The result of one attack."""
 
     attack: str
     sent: str = ""
     died: list[str] = field(default_factory=list)
     nodes_down: int = 0
     rss_mib: tuple[int, int, int] = (0, 0, 0)
-    """Of the attacked process: before, at the peak, after."""
+    """Resident memory of the attacked process in MiB: before, at the peak, after."""
     errors: dict[str, int] = field(default_factory=dict)
     calls: int = 0
     unsent: int = 0
-    """What the neighbour had no time for, because too much was waiting."""
+    """Number of calls that the neighbour left out because too many were waiting."""
     outage_s: dict[str, float] = field(default_factory=dict)
     p99_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def faults(self) -> list[str]:
-        """What should not be."""
+        """Return a line for each result that breaks a limit."""
         grown = (self.rss_mib[2] - self.rss_mib[0]) << 20
         found = [f"{each} died" for each in self.died]
         if self.nodes_down:
@@ -92,7 +92,7 @@ class Stage:
 
     @property
     def targets(self) -> list[str]:
-        """Where the neighbour produces."""
+        """Addresses to which the neighbour produces."""
         return [self._addresses["node"], native(self._addresses["native"])]
 
     async def run(self, name: str, seconds: float) -> Finding:

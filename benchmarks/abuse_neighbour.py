@@ -27,11 +27,11 @@ _UNDER_WAY_MAX = 400
 
 @dataclass(slots=True)
 class Experience:
-    """Of one kind of calls."""
+    """The results of one kind of calls."""
 
     calls: int = 0
     unsent: int = 0
-    """Because so many were waiting for an answer already."""
+    """Number of calls left out because too many were waiting for an answer."""
     errors: Counter[str] = field(default_factory=Counter)
     latencies_s: list[float] = field(default_factory=list)
     served_s: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Experience:
         return max(later - earlier for earlier, later in pairwise(times))
 
     def p99_ms(self) -> float:
-        """Of those that succeeded."""
+        """Return the 99th percentile of the latencies of successful calls, in milliseconds."""
         ordered = sorted(self.latencies_s)
         return round(1000 * ordered[int(0.99 * (len(ordered) - 1))], 1) if ordered else 0.0
 
@@ -69,7 +69,7 @@ class Neighbour:
         self.seen = {"produce": Experience(), "metadata": Experience()}
 
     def forget(self) -> dict[str, Experience]:
-        """What was seen so far; from now on it counts anew."""
+        """Return the results until now, and count anew."""
         seen, self.seen = self.seen, {name: Experience() for name in self.seen}
         return seen
 

@@ -1,4 +1,4 @@
-"""What is measured, as data: one case, the matrix of all of them, and the constants they share.
+"""The measurements as data: one case, the matrix of all cases, and the constants they share.
 
 Nothing here depends on the system that is measured, so the same case means the same records, the
 same partitions, the same acknowledgements and the same bytes in flight for all of them.
@@ -79,7 +79,7 @@ class Case:
 
     @property
     def key_bytes(self) -> int:
-        """Of each record."""
+        """Length of each record's key in bytes."""
         return KEY_BYTES if self.spread == "keyed" else 0
 
     @property
@@ -94,7 +94,7 @@ class Case:
 
     @property
     def batch_records(self) -> int:
-        """That fit into a full batch."""
+        """Number of records that fit into a full batch."""
         return BATCH_BYTES // self.record_bytes
 
     def settings(self) -> dict[str, Any]:
@@ -130,7 +130,8 @@ def matrix() -> Iterator[Case]:
 
 
 def peers() -> Iterator[Case]:
-    """What is compared with other systems: RF 3, with and without fsync before the ack."""
+    """Yield the cases that are compared with other systems: RF 3, with and without fsync before the
+    ack."""
     for flush in FLUSHES:
         for record_bytes, partitions in product(RECORD_BYTES, PARTITIONS):
             yield Case("produce", record_bytes, partitions, "keyed", flush=flush)

@@ -33,7 +33,7 @@ class PeerFailed(RuntimeError):
 
 
 class System(Protocol):
-    """What is measured."""
+    """A system that is measured."""
 
     name: str
     warm_s: float
@@ -41,7 +41,7 @@ class System(Protocol):
 
     @property
     def bootstrap(self) -> str:
-        """What clients connect to."""
+        """The addresses that clients connect to."""
 
     @property
     def nodes(self) -> int:
@@ -52,7 +52,7 @@ class System(Protocol):
         """Its processes by name."""
 
     def lacks(self, case: Case) -> str:
-        """What a case needs and it does not have; empty when nothing."""
+        """Return the feature that a case needs and the system lacks; empty when there is none."""
 
     def create_topic(self, topic: str, partitions: int, rf: int, flush: str) -> None:
         """Make a topic that can be written at once; ``flush`` is ``sync`` or ``async``."""
@@ -78,12 +78,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     OVER_GRPC: {"transport": "grpc"},
     IN_MEMORY: {"memory_engine_bytes": 4 << 30},
 }
-"""Of nodes, where they differ from what comes."""
+"""Settings of nodes that differ from the defaults, by system."""
 _ENGINES = {IN_MEMORY: MEMORY_ENGINE, IN_ROCKSDB: ROCKSDB_ENGINE}
-"""Of topics."""
+"""Engines of topics that differ from the default, by system."""
 _AS_LATE_AS_PEERS: dict[str, Any] = {"flush_interval_ms": 30_000, "flush_bytes": 1 << 30}
-"""Of topics with ``async``: peers leave it to the kernel, which writes what is 30 s old. With our
-defaults (1 s, 16 MiB) ours alone would wait for a disk that is slower than the records."""
+"""Settings of topics with ``async``. Peers leave writing to the kernel, which writes data that is
+30 s old. With our defaults (1 s, 16 MiB) ours alone would wait for a disk that is slower than the
+records."""
 
 
 class Icecore:
@@ -118,7 +119,7 @@ class Icecore:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of coordinator and nodes."""
+        """Process ids of the coordinator and the nodes, by name."""
         return self._cluster.pids
 
     def lacks(self, case: Case) -> str:

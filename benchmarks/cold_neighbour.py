@@ -1,4 +1,4 @@
-"""What a full scan of a cold topic does to who produces into a hot one on the same nodes.
+"""Measures how a full scan of a cold topic slows a producer to a hot topic on the same nodes.
 
     python -m benchmarks.cold_neighbour [--mib 64] [--rounds 4] [--seconds 8] [--nodes 1] [--local]
 

@@ -1,4 +1,4 @@
-"""What it takes to read segments that lie in object storage alone, as a node reads them.
+"""Measures reads of segments that lie in object storage alone, as a node reads them.
 
     python -m benchmarks.cold_reads [--segments 100] [--mib 32] [--local]
 
@@ -75,7 +75,7 @@ TOGETHER: Final = 16
 
 @dataclass
 class World:
-    """What is stored, and what metadata say of it."""
+    """The stored segments, and their metadata."""
 
     store: ObstoreStore
     files: OsFileSystem
@@ -103,7 +103,7 @@ class World:
         return coordinator_pb2.TieredSegment(segment=convert.segment_to_proto(segment), copy=copy)
 
     def reading(self, executor: ThreadExecutor, *, on_disk: bool = False) -> ColdReading:
-        """Of a node that has just been started, with nothing in its caches."""
+        """Return the cold reading of a node that has just started, with nothing in its caches."""
         clock = SystemClock()
         disk = DiskCache(self.files, 1 << 30) if on_disk else None
         return ColdReading(
@@ -281,7 +281,8 @@ def _sink() -> ClearSink:
 
 
 async def look_ups(world: World, executor: ThreadExecutor) -> dict[str, Any]:
-    """Of keys that no segment has: what must be asked to know that; cold, then warm."""
+    """Measure look-ups of keys that no segment has, cold and then warm: the requests it takes to
+    know that."""
     found: dict[str, Any] = {}
     for name in ("cold", "warm"):
         took_s, requests, length, cpu_s = list[float](), 0, 0, time.process_time()

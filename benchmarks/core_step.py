@@ -1,4 +1,4 @@
-"""What the core of a leader takes per batch: alone and in groups, with its invariants checked.
+"""Measures the core of a leader per batch: alone and in groups, with its invariants checked.
 
     python -m benchmarks.core_step
 
@@ -53,7 +53,7 @@ def measure(batches: int = BATCHES, rounds: int = ROUNDS) -> dict[str, dict[str,
 
 
 def _round_us(check_every_steps: int, group: int, batches: int) -> float:
-    """Of one batch."""
+    """Return the processor time of one batch in µs."""
     step = _leader(check_every_steps)
     turns = _inputs(group, batches)
     answered = 0
@@ -101,7 +101,7 @@ def _leader(check_every_steps: int) -> Step:
 
 
 def _inputs(group: int, batches: int) -> list[list[LeaderInput]]:
-    """Of every step, made beforehand: only the core is measured."""
+    """Return the inputs of every step, made beforehand so that only the core is measured."""
     turns: list[list[LeaderInput]] = []
     for first in range(0, batches, group):
         numbers = range(first, min(first + group, batches))

@@ -305,7 +305,7 @@ def say(text: str) -> None:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, int]:
-    """What is said of gaps in ms."""
+    """Return the number, percentiles and maximum of gaps in milliseconds."""
     ordered = sorted(values)
     return {
         "gaps": len(ordered),

@@ -69,11 +69,11 @@ def median_of(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def bound_ratios(
     case: Case, figures: Mapping[str, float], bounds: Mapping[str, float]
 ) -> dict[str, float]:
-    """What was reached of what the disk and a bare gRPC hop allow.
+    """Compare the figures with those that the disk and a bare gRPC hop allow.
 
-    What is written as fast as it goes is divided by what the disk takes, what is written or read so
-    by what gRPC carries; a median latency by one fsync and the round trips without which no record
-    is acknowledged: one to the leader, and with followers one more.
+    Throughput is divided by the disk's and by gRPC's; that of a fetch by gRPC's alone. A median
+    latency is divided by one fsync and the round trips without which no record is acknowledged.
+    There is one round trip to the leader, and with followers one more.
     """
     if "p50_ms" in figures:
         least_ms = bounds["sync_ms"] + bounds["hop_ms"] * (1 if case.rf == 1 else 2)

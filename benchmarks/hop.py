@@ -1,4 +1,4 @@
-"""What gRPC does between two Python processes on this machine when nothing else is done.
+"""Measures gRPC between two Python processes on this machine when nothing else is done.
 
     python -m benchmarks.hop
 

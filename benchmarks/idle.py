@@ -1,4 +1,4 @@
-"""What consumers cost a node while there is nothing to consume.
+"""Measures the cost of consumers for a node while there is nothing to consume.
 
     python -m benchmarks.idle [--consumers 500] [--processes 2] [--partitions 16]
 

@@ -1,4 +1,5 @@
-"""What a client costs before it does anything: its environment, its import, its first help.
+"""Measures the cost of a client before it does anything: its environment, its import, its first
+help.
 
     make bench-install    # or: python -m benchmarks.install
 
@@ -26,7 +27,7 @@ OURS = (
     ROOT / "node" / "icecore_node",
     ROOT / "coordinator" / "icecore_coordinator",
 )
-"""What the wheel holds, servers included."""
+"""Folders that the wheel holds, servers included."""
 RUNS = 7
 _IMPORT = """
 import time
@@ -75,7 +76,8 @@ def _size_bytes(package: Distribution) -> int:
 
 
 def import_ms() -> float:
-    """Of ``import icecore``, the interpreter's own start not counted."""
+    """Return the shortest time of ``import icecore`` in milliseconds, without the interpreter's own
+    start."""
     times = []
     for _ in range(RUNS):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What disk and transport of this machine allow: the numbers that every result is compared with.
+"""Measures the disk and transport of this machine: every result is compared with these limits.
 
 RF writers append the same user bytes in parallel, each to files of its own, buffered, one fdatasync
 per MiB: what RF nodes on this machine must do at least. Files are *fresh* (space reserved, never

@@ -47,7 +47,7 @@ class Layout:
         return b"key-%010d" % (segment * self.keys_per_segment + number)
 
     def offsets(self, segment: int, number: int) -> list[int]:
-        """Where that key is."""
+        """Return the offsets of the records with that key."""
         first = segment * self.per_segment + number
         return [first + hit * self.keys_per_segment for hit in range(HITS)]
 

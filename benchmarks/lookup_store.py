@@ -22,7 +22,7 @@ Timed = Callable[[int, Callable[[], Any]], dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What was measured without a network."""
+    """The figures that were measured without a network."""
 
     looks_ms: dict[str, dict[str, float]]
     """Percentiles by kind of look-up."""
@@ -67,7 +67,7 @@ def in_store(
 
 
 def _size(folder: DataFolder, family: str) -> int:
-    """Of all keys and values."""
+    """Return the bytes of all keys and values in one family of the index."""
     return sum(len(k) + len(v) for k, v in folder.index.scan(family, b"", b"\xff" * 32))
 
 

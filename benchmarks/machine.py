@@ -1,5 +1,5 @@
-"""What a figure needs beside it to mean anything later: machine, versions, revision; and what
-running processes cost. Linux only: it reads /proc."""
+"""The facts that a figure needs beside it to mean anything later: machine, versions, revision. Also
+the costs of running processes. Linux only: it reads /proc."""
 
 import os
 import platform
@@ -86,7 +86,7 @@ def _revision() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a process has used so far."""
+    """The resources that a process has used so far."""
 
     cpu_s: float
     peak_rss_bytes: int

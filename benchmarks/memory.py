@@ -1,4 +1,5 @@
-"""What each process takes at most under full load, with a stuck consumer and a stopped follower.
+"""Measures each process's peak memory under full load, with a stuck consumer and a stopped
+follower.
 
     python -m benchmarks.memory [--minutes 10]
 
@@ -97,7 +98,8 @@ class Samples:
 
 
 def figures_of(name: str, mib: list[float]) -> dict[str, Any]:
-    """Of one process and its samples; the name up to a dash says whose bound it has."""
+    """Return the figures of one process, from its samples. Its name up to a dash selects the
+    bound."""
     bound, quarter = BOUNDS_MIB[name.partition("-")[0]], max(1, len(mib) // 4)
     return {
         "bound_mib": bound,

@@ -18,7 +18,8 @@ from icecore.process.system import tune_process
 
 CHUNK_RECORDS, RECORD_BYTES = 8192, 1024
 FILL_CHUNKS, TOPIC_CHUNKS = 32, 512
-"""Of 8 MiB: in the topic that is consumed, and in one of those that are replaced."""
+"""Numbers of chunks of 8 MiB: in the topic that is consumed, and in one of those that are
+replaced."""
 
 
 async def _create(admin: Admin, topic: str, partitions: int) -> None:

@@ -1,4 +1,4 @@
-"""What the native transport takes between two processes, without TLS and with it, side by side.
+"""Measures the native transport between two processes, without TLS and with it, side by side.
 
     python -m benchmarks.native_hop [--rounds 3] [--ways plain,tls] [--idle 500]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 OTHERS_SHARE_MAX: Final = 0.15
-"""Of the machine's processors; with more of it for others a figure says little about ours."""
+"""Largest share of the machine's processors that other processes may use; above it a figure says
+little about ours."""
 _KERNEL: Final = 2
 """The pid from which all threads of the kernel descend."""
 
@@ -21,7 +22,7 @@ class Others:
         self._start = _read()
 
     def share(self) -> float:
-        """Of all processors, from 0 to 1."""
+        """Return the share of all processors that other processes used, from 0 to 1."""
         (ticks, stolen, total), now = self._start, _read()
         used = sum(max(0, spent - ticks.get(pid, 0)) for pid, spent in now[0].items())
         # Who waits for a child gets all of its time at once, however long ago it was spent.

@@ -1,4 +1,4 @@
-"""What retention costs and gives: recycled files beside fresh ones, and latencies while files go.
+"""Measures retention: recycled files beside fresh ones, and latencies while files are deleted.
 
     python -m benchmarks.recycling --rounds 3 --seconds 4
 

@@ -34,7 +34,7 @@ SYSTEMS = (*OURS, *PEERS)
 SHORT = Times(seconds=1.5, warm_s=1.0)
 RUNS = 3
 EXTRA_S = 1.5
-"""Of a run, beside warm-up and measuring, as a guess."""
+"""Seconds of a run beside warm-up and measuring, as a guess."""
 
 Emit = Callable[[Mapping[str, Any]], None]
 

@@ -30,7 +30,8 @@ from tests.support.minio import minio_program
 GIB = 1 << 30
 FREE_BYTES_MIN = 20 * GIB
 CLIENT_EXTRA_S = 180.0
-"""What a client may take beside warm-up and measuring: to start, to touch partitions, to end."""
+"""Seconds that a client may take beside warm-up and measuring: to start, to touch partitions, to
+end."""
 FILL_BYTES = 256 << 20
 FILL_RECORDS_MAX = 2_000_000
 FAILOVER_MIB = 64
@@ -57,7 +58,7 @@ class _Shape(NamedTuple):
     rf: int
     flush: str
     content: str
-    """Of what is fetched: nobody else produces into such a topic. Empty = whatever comes."""
+    """Records of a topic that is fetched; no other case produces into it. Empty = any records."""
 
 
 def progress(text: str) -> None:
@@ -177,12 +178,12 @@ class Runner:
     # --- measuring ------------------------------------------------------------------------------
 
     def limit(self, rf: int, files: int) -> dict[str, float]:
-        """What the disk allows now."""
+        """Measure the limits of the disk at this moment."""
         progress(f"limit RF {rf}")
         return limit.measure(self._folder, rf, files, LIMIT_MIB, LIMIT_RUNS)
 
     def bounds(self, rf: int, files: int = 16) -> dict[str, float]:
-        """What disk and transport allow now: the denominators of a result."""
+        """Measure the limits of disk and transport at this moment: the denominators of a result."""
         return {**self.limit(rf, files), "sync_ms": limit.sync_ms(self._folder), **hop.measure()}
 
     def least(self, rf: int) -> dict[str, float]:
@@ -352,7 +353,7 @@ class _Client:
         self._process.wait()
 
     def result(self) -> dict[str, Any]:
-        """What it prints.
+        """Return the result that the client prints.
 
         Raises:
             RuntimeError: It failed, or took too long.

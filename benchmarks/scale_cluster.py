@@ -1,5 +1,6 @@
-"""What many partitions cost a cluster of real processes: made in one call, idle, one node killed,
-all killed and started again, and deleted beside a producer of another topic.
+"""Measures many partitions on a cluster of real processes. They are made in one call and left idle.
+Then one node is killed, and later all are killed and started again. At last the partitions are
+deleted beside a producer of another topic.
 
 Every step ends when each partition has taken a record, for that is what users wait for. A record
 for each of ten thousand partitions keeps two cores busy for four seconds when nothing fails, so how
@@ -217,6 +218,6 @@ def measure(folder: Path, partitions: int, steps: Sequence[str], within_s: float
 
 
 def _events(cluster: LocalCluster) -> dict[str, int]:
-    """What the coordinator's log tells of trouble, since it was started."""
+    """Count the events of trouble in the coordinator's log since it was started."""
     log = cluster.coordinator.log_tail(1_000_000)
     return {name: log.count(f"event={name} ") for name in EVENTS}

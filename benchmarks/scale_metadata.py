@@ -1,5 +1,5 @@
-"""What very many sealed segments cost a coordinator: to read its records, and to tell a
-node of its share of them.
+"""Measures very many sealed segments on a coordinator: it reads its records, and tells a node its
+share of the segments.
 
 The records are made by the coordinator's own encoding; nobody ever produced anything.
 """

@@ -1,4 +1,4 @@
-"""What very many sealed segments of one partition cost the node that starts on them.
+"""Measures the start of a node on very many sealed segments of one partition.
 
 They are made by the node's own store, in a folder of its own, one batch each; then another store
 starts on the same folder and puts all of them into the table of replicas, as a node does.

@@ -1,4 +1,4 @@
-"""What it costs the driver to plan a read of very many segments: time and memory.
+"""Measures the driver's time and memory to plan a read of very many segments.
 
     python -m benchmarks.spark_plan [--segments 10000]
 
@@ -58,7 +58,7 @@ class Answers:
         )
 
     def list_offsets(self, _: str, position: str, __: Any = None) -> dict[int, Any]:
-        """Of all partitions."""
+        """Return the offsets of all partitions."""
         is_end = position == "latest"
         return {p: SimpleNamespace(offset=end * is_end) for p, end in self.ends.items()}
 
@@ -77,7 +77,7 @@ class Answers:
 
 
 def rss_mib(pid: int | str = "self") -> int:
-    """Of a process, now."""
+    """Return the resident memory of a process at this moment, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) >> 10
 

@@ -52,7 +52,8 @@ class ReadySource(DataSource):
         return "ready"
 
     def schema(self) -> StructType:
-        """That of the topic."""
+        """Return the topic's schema, with only the columns of the option ``columns`` if it names
+        any."""
         return pruned([name for name in self.options.get("columns", "").split(",") if name])
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -52,7 +52,7 @@ def produce(bootstrap: str, records_per_s: int, seconds: float) -> None:
 
 
 class Ages:
-    """Of all records that came after the warm-up."""
+    """The ages of all records that came after the warm-up."""
 
     def __init__(self, from_s: float) -> None:
         self._from_s = from_s

@@ -21,12 +21,13 @@ from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import Nats
 
 PEERS: dict[str, Callable[[Path], System]] = {"kafka": Kafka, "nats": Nats}
-"""What ours are compared with; each has as many nodes as it likes, three."""
+"""The systems that ours are compared with. Each chooses its number of nodes: three."""
 
 PEER_STARTS = 2
-"""Of a peer that does not come up: ports, a slow disk and its own haste are not its figures."""
+"""Attempts to start a peer: taken ports, a slow disk or its own haste must not count as its
+figures."""
 PEER_FAILURES_MAX = 3
-"""Of a peer that came up, until it is left out for good."""
+"""Failures of a started peer after which it is left out for good."""
 
 
 class Systems:

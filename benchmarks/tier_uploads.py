@@ -1,5 +1,5 @@
-"""What an upload costs as a node does it, from a sealed replica on disk to a proved copy; and what
-it costs to merge many such copies into one.
+"""Measures an upload as a node does it, from a sealed replica on disk to a proved copy. Also
+measures the merging of many such copies into one.
 
 ``python -m benchmarks.tier_uploads [--mib 64] [--format parquet] [--merge N] [--s3]``: one line of
 JSON; with ``--merge`` of the merger of ``N`` segments that have that much together. The order

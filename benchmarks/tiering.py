@@ -1,4 +1,4 @@
-"""What tiering costs: a segment to Parquet, the proof of it, cold reads of single row groups.
+"""Measures tiering: a segment to Parquet, the proof of it, cold reads of single row groups.
 
 ``python -m benchmarks.tiering [--mib 64] [--group-mib 4] [--s3]``: one JSON line. Without ``--s3``
 the store is a local folder; with it a MinIO that this program starts (``tests/support/minio.py``).
@@ -193,7 +193,8 @@ async def measure(settings: StoreSettings, mib: int, group_mib: float) -> dict[s
 async def cold_reads(
     store: ObstoreStore, segment: TieredSegment, executor: ThreadExecutor, costs: Costs
 ) -> None:
-    """Of single row groups: bytes only, as rows, as batches that a fetch would answer."""
+    """Measure reads of single row groups: as bytes, as rows, and as batches that a fetch would
+    answer."""
     rng, manifest = Random(2), segment.manifest
     bytes_s, rows_s, batches_s = list[float](), list[float](), list[float]()
     for _ in range(READS):

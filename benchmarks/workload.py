@@ -19,7 +19,7 @@ PROBE_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one client process does."""
+    """The task of one client process."""
 
     system: str
     bootstrap: str
@@ -30,7 +30,7 @@ class Job:
     seconds: float
     warm_s: float
     pids: dict[str, int]
-    """Of the system, whose costs are counted."""
+    """Processes of the measured system, whose costs are counted."""
     records: int = 0
     """To fill a topic with, or that are there to be fetched."""
 

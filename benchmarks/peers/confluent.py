@@ -41,10 +41,11 @@ def _producer(job: Job) -> Producer:
 
 
 def _request_limit(case: Case) -> dict[str, int]:
-    """What is faster: none, its default, for few partitions as fast as it goes.
+    """Return the faster limit of requests in flight: none, its default, for few partitions at full
+    speed.
 
-    Else batches stay tiny however busy the brokers are, and records wait for half a minute; five
-    per broker, what idempotent producers have, lets them grow.
+    In all other cases no limit leaves batches tiny however busy the brokers are, and records wait
+    for half a minute. Five per broker, as idempotent producers have, lets batches grow.
     """
     is_better_without = case.partitions <= FEW_PARTITIONS and not case.rate_s
     return {} if is_better_without else {"max.in.flight.requests.per.connection": 5}
@@ -191,7 +192,7 @@ def _follow(job: Job) -> dict[str, Any]:
 
 
 def _read_some(consumer: Consumer) -> int:
-    """What comes next; each record is looked at."""
+    """Consume the next records, look at each, and return their number."""
     messages = consumer.consume(FETCH_RECORDS, 0.1)
     for message in messages:
         if message.error():

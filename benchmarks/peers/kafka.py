@@ -51,7 +51,8 @@ _PATIENT = (
 
 
 def missing() -> str:
-    """What this machine lacks to run Kafka; empty when nothing."""
+    """Return the programs and packages that this machine lacks to run Kafka; empty when there are
+    none."""
     absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
     try:
         import confluent_kafka  # noqa: F401

@@ -43,7 +43,8 @@ _SYNC = {"sync": "  sync_interval: always\n", "async": ""}
 
 
 def missing() -> str:
-    """What this machine lacks to run NATS; empty when nothing."""
+    """Return the programs and packages that this machine lacks to run NATS; empty when there are
+    none."""
     absent = [] if binary() else ["nats-server"]
     try:
         import nats  # noqa: F401
@@ -65,14 +66,14 @@ def stream_names(topic: str, partitions: int) -> list[str]:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Where records with a key go: clients of NATS choose the subject themselves."""
+    """Return the partition of a key: clients of NATS choose the subject themselves."""
     return zlib.crc32(key) % partitions
 
 
 def config_texts(
     folder: Path, ports: Mapping[str, int], route_ports: Mapping[str, int], flush: str
 ) -> dict[str, str]:
-    """What each server is told, by its name."""
+    """Return the configuration of each server, by its name."""
     routes = ", ".join(f'"nats://{HOST}:{port}"' for port in route_ports.values())
     return {
         name: _CONFIG.format(
@@ -223,7 +224,8 @@ class Nats:
         import nats
 
         async def ignore(error: Exception) -> None:
-            """What counts is raised as well; by default each refused connection is logged."""
+            """Ignore the error: those that count are raised as well. By default each refused
+            connection is logged."""
 
         connection = await nats.connect(
             self.bootstrap.split(","), allow_reconnect=False, error_cb=ignore
