@@ -105,7 +105,7 @@ def chained() -> dict[str, Any]:
 
 
 def full_digests() -> list[dict[str, Any]]:
-    """Of so many bytes, the n-th of which is n modulo 251."""
+    """Return the full digests of several lengths of bytes, the n-th of which is n modulo 251."""
     found = []
     for length in (0, 1, LEAF_BYTES, LEAF_BYTES + 1, 3 * LEAF_BYTES + 5):
         full = FullDigest()
