@@ -1,4 +1,4 @@
-"""What the demo demands of a store: every record once, in order per key, alike on every copy."""
+"""Checks that a store keeps every record once, in order per key, and alike on every copy."""
 
 import json
 import subprocess
@@ -79,7 +79,7 @@ class Fetched:
 
 @dataclass(slots=True)
 class Copies:
-    """What the files of all nodes say about the sealed segments."""
+    """The findings about sealed segments from the files of all nodes."""
 
     sealed_segments: int = 0
     min_copies: int = 0

@@ -52,7 +52,7 @@ FAILOVERS_MIN, COPIES_MIN = 2, 2
 HEAL_TIMEOUT_S = 60.0
 FETCH_TIMEOUT_S = 60.0
 TIERED_MIN = 0.15
-"""Of the records, before Spark reads them."""
+"""Share of the records that must be tiered before Spark reads them."""
 _SHOWN_EVERY = 5000
 
 
@@ -288,7 +288,7 @@ async def _leave_the_rest_on_nodes(run: Run, admin: Admin) -> None:
 
 
 async def _tiered_part(run: Run, admin: Admin) -> float:
-    """Of all records."""
+    """Return the tiered share of all records."""
     segments = await admin.list_segments(TOPIC)
     records = sum(each.end_offset - each.base_offset for each in segments if each.is_tiered)
     return records / len(run.source)

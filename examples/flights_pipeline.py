@@ -39,7 +39,7 @@ Groups = dict[tuple[str, int], tuple[int, ...]]
 
 @dataclass(slots=True)
 class Pipeline:
-    """What came out."""
+    """The result of the pipeline."""
 
     rows: int = 0
     mismatches: int = 0

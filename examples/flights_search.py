@@ -1,4 +1,4 @@
-"""What the demo finds by index: one aircraft's year by key, a carrier's flights by tag.
+"""Searches the demo by index: one aircraft's year by key, a carrier's flights by tag.
 
 Both are compared with the source, flight by flight. While the data is there a search may only be
 slow, never wrong, so an incomplete page counts as a mismatch, too.
@@ -19,7 +19,7 @@ PAGE_RECORDS: Final = 5_000
 
 @dataclass(slots=True)
 class Found:
-    """What searches have brought."""
+    """The results of the searches."""
 
     key: bytes = b""
     key_hits: int = 0

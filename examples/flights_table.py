@@ -19,7 +19,7 @@ TIER_TIMEOUT_S = 120.0
 
 @dataclass(slots=True)
 class Table:
-    """What others read."""
+    """The table as independent programs read it."""
 
     tiered_segments: int = 0
     rows: int = 0
