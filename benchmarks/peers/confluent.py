@@ -44,8 +44,9 @@ def _request_limit(case: Case) -> dict[str, int]:
     """Return the faster limit of requests in flight: none, its default, for few partitions at full
     speed.
 
-    In all other cases no limit leaves batches tiny however busy the brokers are, and records wait
-    for half a minute. Five per broker, as idempotent producers have, lets batches grow.
+    In all other cases batches stay tiny without a limit, however busy the brokers are, and records
+    wait for half a minute. Five requests per broker, as idempotent producers have, let batches
+    grow.
     """
     is_better_without = case.partitions <= FEW_PARTITIONS and not case.rate_s
     return {} if is_better_without else {"max.in.flight.requests.per.connection": 5}
