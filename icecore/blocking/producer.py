@@ -48,7 +48,7 @@ class SendHandle:
         self._done: asyncio.Future[None] | None = None
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record landed.
+        """Wait until the record is acknowledged and return its topic, partition and offset.
 
         Raises:
             TypeError, InvalidRequestError: The timeout is no duration.

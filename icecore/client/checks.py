@@ -19,7 +19,7 @@ HeadersLike: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes
 """Pairs of a name and a nullable value, or a mapping of names to such values."""
 
 TIME_MS_MIN, TIME_MS_MAX = -(1 << 63), (1 << 63) - 1
-"""Of event times: what a record batch holds."""
+"""Range of event times: the signed 64-bit milliseconds of a record batch."""
 _TAGS = "a sequence of strings"
 _PAIR = {tuple}
 _HEADERS = "a sequence of pairs (name, bytes or None), or a mapping of names to such values"

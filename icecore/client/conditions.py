@@ -40,7 +40,7 @@ class SearchArguments(TypedDict, total=False):
 
 
 CONDITION_BYTES_MAX: Final = 1 << 20
-"""Of all keys, tags and headers together: they go with every request."""
+"""Maximum size of all keys, tags and headers together: each request carries them."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

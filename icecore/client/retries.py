@@ -17,9 +17,9 @@ from icecore.process.log import event
 from icecore.rpc.ports import Clock
 
 PATIENCE_S: Final = 3.0
-"""What takes longer is worth a warning; most leaders are replaced sooner."""
+"""A retry that lasts longer is logged as a warning; most leaders are replaced sooner."""
 DISTANCE_S: Final = 10.0
-"""Between two lines of one reason."""
+"""Seconds between two log lines for the same reason."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ OnRetry: TypeAlias = Callable[[Retry], object]
 
 
 class Retries:
-    """Those of one client.
+    """The retries of one client.
 
     Args:
         clock: For how long something has been going on.

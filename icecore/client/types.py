@@ -1,4 +1,4 @@
-"""What the client API takes and returns: plain values, never protobuf messages."""
+"""Values that the client API takes and returns: plain values, never protobuf messages."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,7 +25,7 @@ def enum_member(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where one acknowledged record is."""
+    """Position of one acknowledged record."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ class RecordMetadata:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetadata:
-    """Where the records of one acknowledged batch are: ``[base_offset, end_offset)``."""
+    """Position of the records of one acknowledged batch: ``[base_offset, end_offset)``."""
 
     topic: str
     partition: int
@@ -46,32 +46,32 @@ class BatchMetadata:
     append_timestamp_ms: int
     durable_copies: int
     segment_id: int
-    """Whose leader answered. A duplicate may lie in an earlier one."""
+    """The segment whose leader answered. A duplicate may lie in an earlier segment."""
     duplicate: bool
-    """It had been appended by an earlier attempt whose answer was lost."""
+    """An earlier attempt had appended the batch, but its answer was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """What a producer has done since it was made. Bytes are as ``buffer_bytes`` counts them."""
+    """Counts of a producer since it was made. It counts bytes as ``buffer_bytes`` does."""
 
     records_acknowledged: int
     records_failed: int
-    """Their handles raise; of some the outcome is unknown."""
+    """Records whose handles raise; some of them may have been appended nevertheless."""
     batches_acknowledged: int
     bytes_acknowledged: int
     latency_mean_ms: float
-    """From the first record of a batch to its acknowledgement, over all batches."""
+    """Mean time from the first record of a batch to its acknowledgement, over all batches."""
     latency_max_ms: float
     buffered_records: int
-    """Whose outcome is open, now."""
+    """Records sent now and neither acknowledged nor failed."""
     buffered_bytes: int
     requests_under_way: int
-    """To nodes, now."""
+    """Requests to nodes that are not answered now."""
     retries: int
-    """Of requests to nodes and coordinators."""
+    """Repeated requests to nodes and coordinators."""
     last_retry: Retry | None
-    """The newest of them."""
+    """The newest retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class PartitionDescription:
     lossy_segments: int = 0
     """An admin accepted that some of their records are lost."""
     length_bytes: int = 0
-    """Of one copy of all batches; of the tail as last reported."""
+    """Size of one copy of all batches; the tail counts as last reported."""
     tiered_segments: int = 0
-    """With a published copy in object storage,"""
+    """Segments with a published copy in object storage."""
     remote_only_segments: int = 0
-    """and of these those that no node has any more."""
+    """Tiered segments that no node has any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +117,35 @@ class TopicDescription:
     deleted: bool = False
     """It can be undeleted while there is grace left."""
     deleted_at_ms: int = 0
-    """By the wall clock of the coordinator."""
+    """When the topic was deleted, by the coordinator's wall clock."""
     grace_left_ms: int = 0
     """As of a minute ago at most; it only passes while a coordinator runs."""
     earlier_partitions: tuple[int, ...] = ()
-    """As in ``TopicMetadata``."""
+    """See ``TopicMetadata``."""
     holds: tuple[SnapshotHold, ...] = ()
-    """Why retention takes nothing from it."""
+    """Reasons why retention deletes nothing of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """What a deletion left."""
+    """Result of deleting a topic."""
 
     topic_id: bytes
-    """By which it can be undeleted."""
+    """Identifies the topic for ``undelete_topic``."""
     grace_ms: int
-    """For how long; 0 = it is gone for good."""
+    """Time in which it can be undeleted; 0 = it is gone for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """What was deleted, or would be, of one partition: records [from_offset, log_start_offset)."""
+    """Deleted records of one partition: ``[from_offset, log_start_offset)``. A dry run deletes
+    none."""
 
     partition: int
     from_offset: int
     log_start_offset: int
     segments: tuple[Segment, ...]
-    """Whose files go: sealed ones wholly below the new start."""
+    """Segments whose files are deleted: sealed ones wholly below the new log start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class DiskUsage:
 
     path: str
     used_bytes: int
-    """Of its file system."""
+    """Used bytes of the whole file system."""
     free_bytes: int
     problem: str = ""
     """Why it does not count; empty while it does."""
@@ -205,7 +206,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Who serves a partition at the moment."""
+    """Leader and replicas of a partition at the moment."""
 
     partition: int
     log_start_offset: int
@@ -217,7 +218,7 @@ class PartitionMetadata:
     isr: tuple[int, ...]
     tail_base_offset: int
     down_leader: int = 0
-    """Who leads it again once it is not down any more; 0 while there is a leader."""
+    """Node that is down and leads the partition again once it is up; 0 while there is a leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,18 +251,18 @@ class SavedPosition:
     topic_id: bytes
     partition: int
     offset: int
-    """Of the next record to read."""
+    """Offset of the next record to read."""
     version: int
     """Grows with each save."""
     instance: int
-    """Of the reader that saved it: a number of its own."""
+    """Random number that identifies the reader that saved it."""
     saved_at_ms: int
-    """By the wall clock of the coordinator."""
+    """When it was saved, by the coordinator's wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionChange:
-    """Of one partition: where readers went on, and where they will."""
+    """Change of the saved position of one partition."""
 
     before: int | None
     """None = nothing was saved."""
@@ -277,7 +278,7 @@ class RollResult:
 
 
 class SearchOutcome(StrEnum):
-    """What became of one segment in a look-up."""
+    """Result of a look-up in one segment."""
 
     INDEX = "index"
     """An index covered all of it."""
@@ -293,36 +294,36 @@ class SearchOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentOutcome:
-    """What a page of a look-up did in one segment, or, explained only, would do."""
+    """Work of one page of a look-up in one segment; when explained, an estimate of it."""
 
     partition: int
     segment_id: int
     base_offset: int
     end_offset: int
-    """As far as it is visible; -1 = not known."""
+    """End of the visible records; -1 = unknown."""
     outcome: SearchOutcome
     node_id: int = 0
-    """Who searched it; 0 = nobody did."""
+    """Node that searched it; 0 = no node did."""
     index: str = "none"
     """``sealed``, ``active`` or ``none``."""
     index_runs: int = 0
     """Sorted runs that a look-up touches."""
     index_bytes: int = 0
-    """Read of the index."""
+    """Bytes read from the index."""
     data_bytes: int = 0
-    """Read of the segment."""
+    """Bytes read from the segment."""
     candidates: int = 0
     """Records that the index named."""
     records: int = 0
-    """Of the page, from here."""
+    """Records of the page that came from this segment."""
     error: str = ""
     """Why it is unavailable."""
     is_cold: bool = False
     """It was read in object storage."""
     cold_requests: int = 0
-    """Asked of object storage; what was in a cache of the node costs none."""
+    """Requests to object storage; data in a node's cache cost none."""
     cold_bytes: int = 0
-    """Which these have brought."""
+    """Bytes that these requests read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,21 +332,21 @@ class LookupPage:
 
     records: tuple[Record, ...]
     complete: bool
-    """All that this page has looked at could be searched. A page that is not complete may lack
-    records, of the segments that are unavailable."""
+    """All segments that this page has looked at could be searched. Otherwise records of unavailable
+    segments may be missing."""
     indexed_through: dict[int, int]
-    """By partition: each matching record below this offset, and from ``from_offset`` on, is in this
-    page, came with one before, or comes with a later one. Nothing is said of later records. Newest
-    first, the first page says it of the whole answer."""
+    """End offsets by partition. Each matching record from ``from_offset`` up to this end is in this
+    page, an earlier one or a later one. Later records are not covered. With ``newest_first``, the
+    first page covers the whole answer."""
     segments: tuple[SegmentOutcome, ...]
-    """That this page has looked at, by partition and offset."""
+    """Segments that this page has looked at, by partition and offset."""
     continuation: bytes
-    """Ask for the next page with it; empty = there is none."""
+    """Pass it to get the next page; empty = this page is the last one."""
     planned_age_ms: int
-    """How old was what the page was planned on, which topic has the name, and who holds and leads
-    which segment: so long ago a coordinator knew nothing newer. A second or two while one answers;
-    while none does, as long as the nodes have heard of none. ``complete`` is said as of then, and
-    of all records that the leaders known then have taken in since."""
+    """Age of the metadata behind this page: the topic's id, and leaders and replicas of its
+    segments. A coordinator knew nothing newer that long ago. It is a second or two while a
+    coordinator answers. Otherwise it is the time since the nodes last heard of one. ``complete``
+    holds for that moment, and for all records that the leaders known then have appended since."""
 
     def with_outcome(self, *outcomes: SearchOutcome) -> tuple[SegmentOutcome, ...]:
         """The segments of which one of these became."""
@@ -358,7 +359,7 @@ class LookupPage:
 
 
 MERGED_BYTES = 128 << 20
-"""Of a merged segment at most, unless somebody says more. Readers of tables like such files."""
+"""Default maximum size of a merged segment. Readers of tables work best with files of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,32 +374,32 @@ class PublishedCopy:
     partition: int
     end_offset: int
     records: int
-    """Rows of its Parquet object. Fewer than there are offsets when some are not in it."""
+    """Rows of its Parquet object; fewer than offsets when some records are not in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTiering:
-    """What of a topic is in object storage, waits to be, or fails."""
+    """State of a topic in object storage: published, waiting and failing segments."""
 
     name: str
     topic_id: bytes
     is_on: bool
     waiting_segments: int
-    """Sealed, and not in object storage yet."""
+    """Sealed segments that are not in object storage yet."""
     uploading_segments: int
     published_segments: int
     remote_only_segments: int
-    """Published, and on no node any more."""
+    """Published segments that no node has any more."""
     unswept_attempts: int
-    """Uploads that failed and copies that are retired, whose objects are to be deleted."""
+    """Failed uploads and retired copies whose objects still have to be deleted."""
     local_bytes: int
-    """Of one copy of the sealed segments that nodes have."""
+    """Size of the sealed segments on nodes, one copy each."""
     remote_bytes: int
-    """Of objects."""
+    """Size of the published objects."""
     lag_ms: int
-    """For how long the oldest due segment has been due."""
+    """Time since the oldest due segment became due."""
     stale_tables: int
-    """Partitions whose table lacks what was published or retired last."""
+    """Partitions whose table lacks the latest published or retired segments."""
     last_error: str
     """Empty once the same goes well."""
     last_error_ms: int
@@ -412,8 +413,8 @@ class ClusterTiering:
     cluster_id: bytes
     topics: tuple[TopicTiering, ...]
     tier_urls: tuple[str, ...]
-    """Of registered nodes, each once."""
+    """Object stores of the registered nodes, each once."""
     gone_topics: int
-    """Whose objects are still to be deleted."""
+    """Deleted topics whose objects still have to be deleted."""
     tier_url: str = ""
-    """That the cluster uses; empty = none yet."""
+    """Object store that the cluster uses; empty = none yet."""

@@ -496,7 +496,7 @@ class Admin:
     async def describe_tiering(
         self, topics: Sequence[str] = (), *, with_copies: bool = False
     ) -> ClusterTiering:
-        """What of topics is in object storage; of all that are tiered unless named.
+        """Describe how far topics are copied into object storage; all tiered topics unless named.
 
         Raises:
             UnknownTopicError: There is no such topic.

@@ -1,4 +1,4 @@
-"""What coordinators say of topics and of the cluster, as the values that programs get."""
+"""Converts the coordinator's descriptions of topics and of the cluster into client values."""
 
 from icecore.client.admin.topic_settings import settings_from_proto
 from icecore.client.types import (

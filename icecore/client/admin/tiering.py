@@ -1,4 +1,4 @@
-"""What Admin asks about object storage: how far it is, taking in what lies there, and merging."""
+"""Object storage for Admin: describes progress, imports existing copies, plans and does merges."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,34 +27,34 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """Segments of a partition that one could replace."""
+    """Segments of one partition that a single merged segment could replace."""
 
     partition: int
     segment_ids: tuple[int, ...]
     """In the order of their offsets."""
     length_bytes: int
-    """Of their objects."""
+    """Size of their objects."""
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What of a topic could be merged."""
+    """The segments of a topic that can be merged."""
 
     topic_id: bytes
     groups: tuple[MergeGroup, ...]
-    """By partition and offset."""
+    """Sorted by partition and offset."""
     has_more: bool
-    """There are others: ask again when these are merged."""
+    """The topic has more groups: plan again when these are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedSegment:
-    """What took the place of small segments."""
+    """The segment that replaced a group of small segments."""
 
     segment: Segment
     length_bytes: int
-    """Of its objects."""
+    """Size of its objects."""
     records: int
 
 
@@ -84,7 +84,7 @@ def tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
 
 
 def merge_plan(message: admin_pb2.PlanMergesResponse) -> MergePlan:
-    """What could be merged."""
+    """Convert the coordinator's answer into a merge plan."""
     return MergePlan(
         message.topic_id,
         tuple(

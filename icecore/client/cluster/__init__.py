@@ -1,1 +1,1 @@
-"""What all parts of a client know of the cluster: how to reach it, who leads, what is where."""
+"""The client's view of the cluster: connection, leaders, segments and offsets."""

@@ -1,4 +1,4 @@
-"""Who may be asked about the cluster: the addresses that were given, and nodes that were met since.
+"""Addresses to ask about the cluster: the given ones, and nodes that were met since.
 
 One that does not answer is followed by the next one, round and round, so that a client that began
 with one address outlives the server there.
@@ -41,7 +41,7 @@ class Bootstrap:
 
     @property
     def first(self) -> str:
-        """Who is asked first."""
+        """The address that is asked first."""
         return self._given[0]
 
     def meet(self, addresses: Iterable[str], rng: Rng) -> None:
@@ -71,7 +71,7 @@ class Bootstrap:
         return is_anybody_left
 
     def after(self, address: str) -> str:
-        """Who is asked when that one does not answer."""
+        """Return the address to ask when ``address`` does not answer."""
         everybody = self._given + self._met
         if address not in everybody:
             return self.first

@@ -1,4 +1,4 @@
-"""What a client knows of the cluster at one moment: a value, with look-ups and the next one.
+"""The client's view of the cluster at one moment: a value with look-ups and a successor.
 
 An answer of the coordinator holds all nodes and the topics that were asked for. Topics that it does
 not hold, or holds an error for, stay as they were known before. Of a topic it may hold no more than
@@ -19,21 +19,21 @@ from icecore.v1 import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Who serves what."""
+    """Nodes and topics of the cluster, as known at one moment."""
 
     cluster_id: bytes = b""
     """16 bytes, empty before the first answer."""
     nodes: Mapping[int, NodeInfo] = field(default_factory=dict)
     """All known, by id."""
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
-    """By name, those that were found once."""
+    """Topics by name; a topic stays here once it was found."""
     transport: Transport = "auto"
     """How nodes may be called."""
     stamp: tuple[int, int] = (0, 0)
     """Token and version of the newest answer: a node may know less than another server has said."""
     bases: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By topic, token and version up to which all changes of it are known; of servers that tell
-    changes."""
+    """Token and version up to which all changes of a topic are known, by topic. Only servers that
+    tell changes fill it."""
 
     def base(self, names: Collection[str]) -> tuple[int, int]:
         """Token and version after which changes of these topics are enough to hear; zeros when all
@@ -49,7 +49,7 @@ class ClusterView:
         return found.partitions[partition]
 
     def address(self, node_id: int) -> str | None:
-        """Where a node is called, None when that is unknown."""
+        """Return the address of a node, None when it is unknown."""
         node = self.nodes.get(node_id)
         return peer_address(node, self.transport) or None if node is not None else None
 
@@ -64,8 +64,7 @@ class ClusterView:
         return found.leader if found is not None and self.address(found.leader) else 0
 
     def after(self, answer: admin_pb2.GetMetadataResponse) -> "ClusterView":
-        """What is known after one more answer. One that is older than what is known adds to it, and
-        takes nothing back."""
+        """Return the view after one more answer. An answer older than the view only adds to it."""
         refused = self.errors_of(answer)
         is_older = self.is_newer_than(answer)
         nodes = {node.node_id: convert.node_from_proto(node) for node in answer.nodes}
@@ -98,7 +97,7 @@ class ClusterView:
         return max(told, self.bases[message.name]) if message.changes_only else told
 
     def errors_of(self, answer: admin_pb2.GetMetadataResponse) -> dict[str, IcecoreError]:
-        """By name of a topic, why an answer says nothing of it that could be used."""
+        """Return, by topic name, why an answer has nothing usable about the topic."""
         found: dict[str, IcecoreError] = {}
         for message in answer.topics:
             error = convert.error_from_proto(message.error)

@@ -1,4 +1,4 @@
-"""What producer, consumer and admin share: the network, the coordinator, waiting before a retry.
+"""The base of producer, consumer and admin: network, coordinator, waiting before a retry.
 
 A coordinator that is gone or on standby is replaced by the next address that is known, or by the
 one that a standby or a node names. Who leads what is asked of anybody, for every node knows it; so
@@ -138,7 +138,7 @@ class Connection:
         self._named = "", ""
         """An address that somebody named, and whom it stands for of those that are gone round."""
         self._cluster_id = b""
-        """Of the first answer."""
+        """Cluster id of the first answer."""
         self._ours: set[str] = set()
         """Servers that have said so."""
         self._away_until_ms = 0.0
@@ -236,8 +236,8 @@ class Connection:
         return bool(named)
 
     def _after(self, address: str) -> str:
-        """Who has its turn then. A node may name its coordinator as clients can't reach it: another
-        one knows it otherwise, or it was given itself."""
+        """Return the address to ask after ``address``. A node may name a coordinator address that
+        clients can't reach; then the given addresses and other nodes follow."""
         return self._bootstrap.after(self._stands_for(address))
 
     def _stands_for(self, address: str) -> str:
@@ -327,7 +327,7 @@ def _unreachable(error: IcecoreError, address: str) -> IcecoreError:
 
 
 def _transport(given: Transport | None) -> Transport:
-    """What was said of it, first by the program and then by the environment."""
+    """Return the transport given by the program, else by the environment, else ``auto``."""
     said: list[tuple[str, str | None]] = [("transport", given)]
     said += [(each, os.environ.get(each) or None) for each in _TRANSPORT_VARIABLES]
     for source, name in said:

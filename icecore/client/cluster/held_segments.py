@@ -33,12 +33,12 @@ from icecore.rpc.methods import ADMIN
 from icecore.v1 import admin_pb2
 
 PATIENCE_S: Final = 1.5
-"""So long a coordinator is waited for before nodes are asked."""
+"""Seconds to wait for a coordinator before nodes are asked."""
 _ATTEMPT_S: Final = 3.0
 
 
 class FoundSegments(NamedTuple):
-    """What somebody knows of them."""
+    """Segments as a coordinator or nodes know them."""
 
     segments: list[Segment]
     age_ms: int
@@ -118,7 +118,8 @@ async def _ask_nodes(
     request: admin_pb2.ListSegmentsRequest,
     timeout_s: float,
 ) -> FoundSegments | None:
-    """What those say that answer, as old as the oldest of it; None when nobody does."""
+    """Ask all nodes that are up and join their answers; None when no node answers. The age is that
+    of the oldest answer."""
     view = metadata.view
     up = [address for each in view.nodes if view.is_up(each) and (address := view.address(each))]
     answers = await asyncio.gather(*(_ask(connection, each, request, timeout_s) for each in up))
@@ -225,8 +226,8 @@ def is_gap(segment: Segment) -> bool:
 def joined(
     topic: TopicMetadata, partition: PartitionMetadata, found: Iterable[Segment], from_offset: int
 ) -> list[Segment]:
-    """What several nodes say of a partition, without a gap from the start of its log, or
-    ``from_offset``, to its tail. Pure.
+    """Return the segments of a partition, joined from the answers of several nodes. The chain has
+    no gap from the log start, or ``from_offset``, to the tail. Pure.
 
     Args:
         topic: What is meant: another one of its name does not count.
@@ -255,8 +256,8 @@ def _age(segment: Segment) -> int:
 
 
 def _ended(chain: list[Segment]) -> Iterable[Segment]:
-    """What another one follows is sealed, whether its holders have heard of it or not. It ends
-    where that one begins if no other can lie between, by their epochs; else nobody knows where."""
+    """Yield the chain with each segment sealed that another one follows. Its end is the base of the
+    next segment if the epochs leave no room for a segment between. Otherwise its end is unknown."""
     for each, after in zip_longest(chain, chain[1:]):
         if after is None or each.state is SegmentState.SEALED:
             yield each

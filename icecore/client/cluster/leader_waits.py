@@ -1,4 +1,4 @@
-"""Who waits for partitions that nobody leads: one question for all of them.
+"""Waits for partitions without a leader: one question for all of them.
 
 When a node dies, thousands of partitions may wait for a leader at once. Nothing can be sent there
 before metadata show one, so nobody tries again meanwhile: all sleep, one task asks, and each answer

@@ -1,4 +1,4 @@
-"""Who leads which partition, cached, and asked for again when a node turns out not to.
+"""A cache of partition leaders, refreshed when a node turns out not to lead.
 
 Requests to refresh coalesce into one call, and calls keep a distance, so that a failover with a
 thousand partitions does not become a thousand questions.
@@ -64,7 +64,7 @@ class Metadata:
         return self._view.topics.get(topic)
 
     def error(self, topic: str) -> IcecoreError | None:
-        """What the coordinator said about the topic the last time, None when it is fine."""
+        """Return the coordinator's last error for the topic, None when there is none."""
         return self._errors.get(topic)
 
     def recreated(self, topic: str, topic_id: bytes) -> TopicRecreatedError | None:
@@ -228,7 +228,7 @@ class Metadata:
         before: ClusterView,
         errors: dict[str, IcecoreError],
     ) -> tuple[ClusterView, dict[str, IcecoreError]]:
-        """What is known with one more answer, and of which topics it is nothing good."""
+        """Return the view and the errors by topic after one more answer."""
         view, refused = before.after(answer), before.errors_of(answer)
         if before.is_newer_than(answer):  # what it has not heard of may be there
             refused = {name: why for name, why in refused.items() if name not in before.topics}

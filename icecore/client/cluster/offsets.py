@@ -28,9 +28,10 @@ from icecore.rpc import convert
 from icecore.v1 import data_pb2
 
 Position: TypeAlias = int | datetime | str
-"""Where to start or to end: ``"earliest"`` or ``"latest"``, the ends of the log; an offset; ``-n``,
-the last n records of each partition; the first record appended at or after a time, which is a
-datetime with time zone or a text like ``"2026-11-21T10:00"``, in UTC unless it says otherwise."""
+"""Position to start or to end at: ``"earliest"`` or ``"latest"``, the ends of the log; an offset;
+``-n``, the last n records of each partition; or a time. A time means the first record appended then
+or later. It is a datetime with time zone, or a text like ``"2026-11-21T10:00"``, in UTC unless it
+says otherwise."""
 
 _T = TypeVar("_T")
 _ATTEMPT_S = 5.0
@@ -53,7 +54,7 @@ def check_position(position: object) -> None:
 
 
 def _moment_ms(position: Position) -> int | None:
-    """Of a time, milliseconds since 1970 UTC; None of any other position."""
+    """Return a time as milliseconds since 1970 UTC; None for any other position."""
     if isinstance(position, int) or position in ("earliest", "latest"):
         return None
     if isinstance(position, datetime):
@@ -173,7 +174,7 @@ class OffsetLookup:
     async def _search_segments(
         self, partition: int, timestamp_ms: int
     ) -> data_pb2.ListOffsetsResult:
-        """By halving all segments, wherever they lie."""
+        """Find the offset by binary search over all segments, local or tiered."""
         segments = await self._segments(partition)
         sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_lost]
         best: data_pb2.ListOffsetsResult | None = None

@@ -178,7 +178,7 @@ class Consumer:
             self._fetcher, self._decoder, selection, self._check, self._recover
         )
         self.hand = self._delivery.hand
-        """What the program may not have processed yet."""
+        """Records handed out that the program may not have processed yet."""
         saved = self._saved_positions(position)
         self.saver = self._make_saver(saved, save_interval_s)
         """None without a saved position."""
@@ -367,16 +367,17 @@ class Consumer:
 
     @property
     def topic(self) -> str:
-        """The only one that it is made for; empty when there may be others."""
+        """Name of the only topic; empty when the consumer may read several."""
         return self._subscription.topics.only
 
     @property
     def topic_id(self) -> bytes:
-        """Of the only topic: one made again under its name is another. Empty before the start."""
+        """Id of the only topic; a topic made again under its name has another id. Empty before the
+        start."""
         return self._fetcher.topic_ids.get(self.topic, b"")
 
     def position(self, topic: str | None = None) -> dict[int, int]:
-        """By partition of a topic, the offset from which on records are still to be delivered.
+        """Return, by partition of a topic, the offset of the next record to deliver.
 
         Args:
             topic: Has to be given where several are read; so in all methods here.
@@ -386,20 +387,21 @@ class Consumer:
         return {reader.partition: offset for reader, offset in found if reader.topic == name}
 
     def skipped_records(self, topic: str | None = None) -> dict[int, int]:
-        """By partition, how many records were passed over because they are gone: deleted, by
-        retention or by people (see ``on_out_of_range``), or declared lost. The log names them."""
+        """Return, by partition, how many records were skipped because they are gone. They were
+        deleted, by retention or by people (see ``on_out_of_range``), or declared lost. The log
+        names them."""
         found = self._subscription.readers_of(topic)
         return {number: reader.skipped_records for number, reader in found}
 
     def high_watermarks(self, topic: str | None = None) -> dict[int, int]:
-        """By partition, the highest one seen in an answer. Before the first answer a partition is
-        left out: nobody knows."""
+        """Return, by partition, the highest high watermark of all answers. A partition is left out
+        before its first answer."""
         readers = self._subscription.readers_of(topic)
         return {number: reader.high_watermark for number, reader in readers if reader.is_known}
 
     def lag(self, topic: str | None = None) -> dict[int, int]:
-        """By partition, how many offsets lie between what was delivered and the high watermark.
-        Left out as in ``high_watermarks``."""
+        """Return, by partition, the number of offsets between the last delivery and the high
+        watermark. Partitions are left out as in ``high_watermarks``."""
         known, position = self.high_watermarks(topic), self.position(topic)
         return {number: max(0, end - position[number]) for number, end in known.items()}
 

@@ -1,4 +1,4 @@
-"""What a consumer does with a batch that cannot be decoded: stop at it, or go on behind it.
+"""Handles a batch that a consumer cannot decode: stop at it, or go on behind it.
 
 Nodes decode what is produced and refuse such batches; older ones may be stored. A consumer that
 stops goes on only after a ``seek``, never by iterating again, so that no record is skipped in

@@ -28,7 +28,7 @@ _ROWS_AT_ONCE: Final = 4096
 
 
 class _Rows(NamedTuple):
-    """Where Arrow rows begin that were handed out."""
+    """Position of Arrow rows that were handed out."""
 
     topic: str
     partition: int
@@ -63,7 +63,7 @@ class Decoded:
 
 
 class Delivery:
-    """That of one consumer.
+    """Hands out the batches of one consumer.
 
     Args:
         fetcher: Fetches ahead.
@@ -183,7 +183,8 @@ class Delivery:
     def _rows(
         self, chunk: Chunk, first_offset: int, names: tuple[str, ...]
     ) -> "tuple[pa.RecordBatch | None, int]":
-        """Of a batch, and of small ones behind it; where the last of them ends."""
+        """Return the rows of a batch and of small ones behind it, and where the last of them
+        ends."""
         import pyarrow as pa
 
         from icecore.codec.arrow import record_batch

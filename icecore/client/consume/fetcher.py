@@ -48,9 +48,9 @@ _log = logging.getLogger(__name__)
 OutOfRangePolicy: TypeAlias = Literal["error", "earliest", "latest"]
 
 _ANSWER_BYTES_MAX = 4 << 20
-"""Of one answer: the next one is on its way while this one is delivered."""
+"""Maximum size of one answer: the next one is under way while this one is delivered."""
 _ROOM_BYTES = 1 << 20
-"""Who lets less of a partition come at once than that gets batches, and no row groups."""
+"""Smallest ``fetch_bytes`` with which the consumer asks for row groups; below, it gets batches."""
 _ANSWER_GRACE_S = 5.0
 _SUSPICIOUS_ATTEMPTS_MAX = 8
 
@@ -101,7 +101,8 @@ class Fetcher:
         self._is_endless = is_endless
         self._recreated: dict[str, TopicRecreatedError] = {}
         self.topic_ids: dict[str, bytes] = {}
-        """What is read, by name: a topic made again under the name is another one."""
+        """Ids of the topics being read, by name: a topic made again under the name has another
+        id."""
         self._started = 0
         """Fetches so far."""
         self.readers: dict[tuple[str, int], Reader] = {}
@@ -230,7 +231,7 @@ class Fetcher:
             self.is_turn_due = True
 
     def _dispatch(self) -> None:
-        """Where a node may be asked (again)."""
+        """Send fetches to all nodes that have data to ask for and a free place."""
         self._looking = None
         if self.is_closed:
             return
@@ -251,7 +252,8 @@ class Fetcher:
                 self._start(self._fetch(place, readers))
 
     def _wanting(self) -> dict[tuple[int, bool], list[Reader]]:
-        """Who wants data, by the node to ask and whether something is there to be read."""
+        """Return the readers that need data, by node to ask and whether data are there to be
+        read."""
         found: dict[tuple[int, bool], list[Reader]] = {}
         view = self._metadata.view
         reachable = {node_id for node_id in view.nodes if view.address(node_id)}

@@ -12,13 +12,13 @@ READ, POLL, LONG_POLL = "read", "poll", "long poll"
 PLACES: Final = {READ: 2, POLL: 4, LONG_POLL: 2}
 """Per node. More than one of a kind, for partitions that turn up while the first one waits."""
 SHORT_WAIT_MS: Final = 500
-"""Of reads, and of polls for a partition that had data, or was sought, a moment ago: nobody waits
-longer for a place."""
+"""Wait of reads, and of polls of a partition that just had data or was just sought. A fetch waits
+at most this long for a place."""
 _DOUBLINGS_MAX: Final = 10
 
 
 class Place(NamedTuple):
-    """Of one fetch."""
+    """The place of one fetch."""
 
     node_id: int
     kind: str

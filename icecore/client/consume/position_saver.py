@@ -36,15 +36,16 @@ class Handed(Protocol):
 
 
 class Hand:
-    """What a program has in its hand: it was handed out, and may not be processed yet."""
+    """The records that a program holds: handed out, perhaps not processed yet."""
 
     def __init__(self) -> None:
         self.held: Handed | None = None
-        """The first record of it; of one partition, for no more is handed out at a time."""
+        """The first of these records. All are of one partition, because one call hands out no
+        more."""
 
 
 class PositionSaver:
-    """That of one consumer.
+    """Saves the positions of one consumer.
 
     Args:
         saved: Where positions go.

@@ -1,4 +1,4 @@
-"""Where reading one partition stands: what to fetch next and from whom, what to deliver next.
+"""State of reading one partition: the next fetch and its node, the next record to deliver.
 
 The consumer moves a reader, the fetcher reads ahead for it. A chunk remembers in which generation
 of its reader it was fetched, so that a seek makes void what was fetched before.
@@ -11,7 +11,7 @@ from icecore.errors import IcecoreError
 
 
 class Reader:
-    """Where reading one partition stands."""
+    """State of reading one partition."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Reader:
         self.is_left = False
         """Its topic is gone and another one is read: what was fetched counts, no more comes."""
         self.node_id = 0
-        """Where to read; 0 means from the leader."""
+        """Node to read from; 0 = the leader."""
         self.segment_id = 0
         """The sealed segment to ask for; 0 means whichever covers the offset."""
         self.high_watermark = 0
@@ -56,7 +56,7 @@ class Reader:
         self.attempts = 0
         """Failures since the last success."""
         self.failing_ms = 0.0
-        """Of the monotonic clock: when the first of them was."""
+        """When the first of these failures happened, on the monotonic clock."""
         self.avoided: set[int] = set()
         """Nodes that failed to serve this segment."""
         self.is_from_start = False

@@ -32,12 +32,12 @@ _DIGITS_MAX: Final = 19
 
 
 class Place(NamedTuple):
-    """Where the reading of one partition stands."""
+    """Position of the reader of one partition."""
 
     topic_id: bytes
     partition: int
     offset: int
-    """Of the next record to read."""
+    """Offset of the next record to read."""
 
 
 class _Known(NamedTuple):
@@ -57,7 +57,7 @@ def check_name(name: str) -> str:
 async def list_positions(
     connection: Connection, name: str = "", topics: Sequence[str] = (), *, timeout_s: float
 ) -> list[SavedPosition]:
-    """What is saved, by name, topic and partition.
+    """Return the saved positions, by name, topic and partition.
 
     Args:
         connection: The way to the coordinator.
@@ -132,7 +132,7 @@ class SavedPositions:
         self._lock = asyncio.Lock()
 
     def offset(self, topic_id: bytes, partition: int) -> int | None:
-        """Where to begin; None when nothing is saved."""
+        """Return the saved offset to begin at; None when none is saved."""
         known = self._known.get((topic_id, partition))
         return None if known is None else known.offset
 
@@ -222,7 +222,7 @@ class SavedPositions:
         return again
 
     def _version_of_ours(self, error: IcecoreError) -> int | None:
-        """Of what this instance has stored itself, if that is what a save was overtaken by."""
+        """Return the version that overtook a save, if this instance stored it itself; else None."""
         is_overtaken = isinstance(error, PositionOvertakenError)
         if not is_overtaken or error.metadata.get("instance") != str(self._instance):
             return None

@@ -1,4 +1,4 @@
-"""What a consumer reads: its topics, their partitions, and where in each it begins and ends.
+"""The topics and partitions that a consumer reads, and where in each it begins and ends.
 
 Topics are named, or found by a pattern. Those that turn up later, and partitions that are added,
 are read from their first record on: all that they hold came after the consumer began. A saved
@@ -27,7 +27,7 @@ TOPICS_MAX: Final = 1_000
 LOOK_S: Final = 30.0
 """How long until topics are looked for again."""
 _TOPICS_AT_ONCE: Final = 50
-"""That are looked up together."""
+"""Maximum number of topics that are looked up together."""
 _PATTERN_CHARACTERS_MAX: Final = 1_000
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Topics:
 
 
 def topics_of(topic: Any, topics: Any, pattern: Any) -> Topics:
-    """What the arguments of a consumer mean.
+    """Check the consumer's arguments and return the topics to read.
 
     Raises:
         TypeError, InvalidTopicNameError: Something is no name.
@@ -81,7 +81,7 @@ def topics_of(topic: Any, topics: Any, pattern: Any) -> Topics:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Of each partition that there is when the consumer begins."""
+    """Range to read in each partition that exists when the consumer begins."""
 
     start: Position
     stop_at_end: bool
@@ -136,7 +136,7 @@ class Subscription:
         self._saved = saved
         self._timeout_s = timeout_s
         self.lookups: dict[str, OffsetLookup] = {}
-        """By topic."""
+        """Offset look-ups by topic."""
         self._looking: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
@@ -294,7 +294,7 @@ class Subscription:
         return name
 
     def readers_of(self, topic: object) -> Iterable[tuple[int, Reader]]:
-        """By partition; raises as ``name_of``."""
+        """Return the readers of a topic by partition; raises as ``name_of``."""
         name = self.name_of(topic)
         found = self._fetcher.readers.items()
         return ((key[1], reader) for key, reader in found if key[0] == name)

@@ -25,7 +25,7 @@ class Asked:
         self._stamps = [reader.stamp for reader in readers]
 
     def awaited(self) -> list[bool]:
-        """Of each reader, whether the answer still counts for it."""
+        """Return, for each reader, whether the answer still counts for it."""
         return [
             stamp == reader.stamp and not reader.is_left
             for reader, stamp in zip(self.readers, self._stamps, strict=True)
@@ -33,12 +33,12 @@ class Asked:
 
 
 class WaitingPolls:
-    """Those of one consumer that may last long."""
+    """The long polls of one consumer."""
 
     def __init__(self) -> None:
         self._polls: dict[Asked, None] = {}  # ordered: the same run each time
         self._seen: ClusterView | None = None
-        """By which it was known who leads what."""
+        """The newest view by which polls were freed."""
 
     def add(self, asked: Asked) -> None:
         """One begins, if it is long."""

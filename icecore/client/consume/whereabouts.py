@@ -1,4 +1,4 @@
-"""Where reading a partition goes on when a node did not serve it.
+"""Decides where to read on when a node did not serve a partition.
 
 Metadata say who leads the tail and who follows it, so nobody is asked about a reader that has come
 that far. For an older segment the coordinator names the replicas, and any of them will do. When a

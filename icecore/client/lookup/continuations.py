@@ -1,4 +1,4 @@
-"""Where a look-up stands between two pages: bytes that a program may keep.
+"""Position of a look-up between two pages, as bytes that a program may keep.
 
 It says how far each partition has been looked at, and holds a fingerprint of the question, because
 positions of one question mean nothing in another. Little-endian::
@@ -39,7 +39,7 @@ class Standing(NamedTuple):
 
 
 def fingerprint(*parts: bytes) -> int:
-    """Of a question, from its parts in a fixed order."""
+    """Return the fingerprint of a question, made from its parts in a fixed order."""
     digest = xxhash.xxh64(seed=_SEED)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
@@ -57,7 +57,7 @@ def encode(question: int, standings: Sequence[Standing]) -> bytes:
 
 
 def decode(given: bytes, question: int) -> list[Standing]:
-    """What ``encode`` was given.
+    """Return the standings that were given to ``encode``.
 
     Raises:
         InvalidRequestError: It is none, or one of another question.

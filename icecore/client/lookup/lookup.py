@@ -62,7 +62,7 @@ class _Asked:
     newest_first: bool
 
     def fingerprint(self, topic_id: bytes) -> int:
-        """Of all that the pages of one look-up share."""
+        """Return the fingerprint of all arguments that the pages of one look-up share."""
         rest = (self.partitions, self.offsets, self.append_ms, self.newest_first)
         conditions = selection_to_proto(self.selection).SerializeToString(deterministic=True)
         return fingerprint(topic_id, conditions, repr(rest).encode())
@@ -203,8 +203,8 @@ class Lookup:
                 return
 
     async def explain(self, **arguments: Unpack[SearchArguments]) -> LookupPage:
-        """What ``find`` would do to look at everything: which segments, by which index, and how
-        many bytes it would read. Nothing is read. Arguments and errors as ``find``."""
+        """Describe which segments ``find`` would search, by which index, and how many bytes it
+        would read. Nothing is read. Arguments and errors as ``find``."""
         rest: dict[str, Any] = {**arguments}
         _count(rest.pop("max_count", 1))
         return await self._first_page(True, 1, **rest)
@@ -238,7 +238,7 @@ class Lookup:
         boundary: Literal["lower", "upper"] = "lower",
         partitions: Sequence[int] | None = None,
     ) -> dict[int, OffsetResult]:
-        """Where an append time lies in each partition.
+        """Look up an append time in each partition and return its offset.
 
         Args:
             append_time: When leaders took records in.
@@ -318,7 +318,7 @@ class Lookup:
         return max(0, round(self._connection.clock.monotonic_ms() - min(moments)))
 
     async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[Standing]:
-        """Where the first page begins. Append times become offsets here, once."""
+        """Return where the first page begins and ends. Append times become offsets here, once."""
         (low, high), (from_ms, to_ms) = asked.offsets, asked.append_ms
         lows = dict.fromkeys(partitions, low)
         highs = dict.fromkeys(partitions, high)
@@ -419,7 +419,8 @@ def _count(max_count: Any) -> int:
 
 
 def _seen_end(asked: _Asked, standing: Standing) -> int:
-    """What a page before knew to be there. What the question gave may lie beyond it."""
+    """Return the highest end that an earlier page has seen; 0 = the standing holds no such end.
+    Bounds from the question do not count: records up to there need not exist."""
     low, high = asked.offsets
     if asked.newest_first:
         return 0 if standing.offset in (OPEN, high) else standing.offset

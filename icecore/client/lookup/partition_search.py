@@ -49,7 +49,7 @@ _OF_NODE = (UnavailableError, RequestTimeoutError)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where answers come from."""
+    """Access to the cluster that answers."""
 
     connection: Connection
     metadata: Metadata
@@ -85,13 +85,14 @@ class PartitionSearch:
         self._outcomes: dict[int, SegmentOutcome] = {}
         self._planned_ms: float | None = None
         self._avoided: dict[tuple[int, int], IcecoreError] = {}
-        """By segment and node."""
+        """Errors of replicas not to ask again, by segment and node."""
         self._failing_since_ms: dict[int, float] = {}
         self._backoff = Backoff(cluster.connection.rng, 20, 500)
 
     @property
     def standing(self) -> Standing | None:
-        """Where to go on with what was not handed out; None when nothing is left."""
+        """Where the next page goes on, records not handed out included; None when nothing is
+        left."""
         if self.found:
             first = self.found[0].offset
             offset = first + 1 if self._question.newest_first else first
@@ -107,7 +108,7 @@ class PartitionSearch:
         return self._cluster.chains.newest_ms(self.partition)
 
     def take_outcomes(self) -> list[SegmentOutcome]:
-        """What became of segments since the last call."""
+        """Return the outcomes of segments since the last call."""
         outcomes, self._outcomes = self._outcomes, {}
         return list(outcomes.values())
 
@@ -148,7 +149,7 @@ class PartitionSearch:
         return self._offset >= self._limit
 
     def _ahead(self) -> list[Segment]:
-        """What is left to search, in the order of the search."""
+        """Return the segments that are left to search, in the order of the search."""
         chain = self._cluster.chains.of(self.partition)
         low, high = self._offset, self._limit
         if self._question.newest_first:
@@ -181,7 +182,7 @@ class PartitionSearch:
         return Group(self.partition, node_id, mine, start, end, has_open)
 
     def _nodes(self, segment: Segment) -> list[int]:
-        """Who may be asked for it: those that are up, if any is."""
+        """Return the nodes to ask for a segment: those that are up, else all that may be asked."""
         view = self._cluster.metadata.view
         known = [each for each in _holders(segment) if view.address(each)]
         allowed = [each for each in known if self._may_ask(each, segment)]
@@ -324,7 +325,8 @@ def _is_open(segment: Segment) -> bool:
 
 
 def _holders(segment: Segment) -> tuple[int, ...]:
-    """Who can search it: of one that takes appends only the leader knows how far it is visible."""
+    """Return the nodes that can search it. Only the leader knows how far an active segment is
+    visible."""
     if not _is_open(segment):
         return segment.holders
     return (segment.leader,) if segment.leader else ()

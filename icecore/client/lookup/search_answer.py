@@ -1,4 +1,4 @@
-"""What one node says to a query of one partition, checked as far as a client can. Pure.
+"""Checks the answer of one node to a query of one partition, as far as a client can. Pure.
 
 A record that lies elsewhere, is out of order or does not fulfil the conditions shows that the node
 is broken: nothing of such an answer counts.
@@ -32,7 +32,7 @@ _OFFSET: Final = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is looked for in each partition."""
+    """The query to be answered in each partition."""
 
     topic: str
     topic_id: bytes
@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What counts of one answer."""
+    """The valid part of one answer."""
 
     records: list[Record]
     reached: int
@@ -75,7 +75,7 @@ class Answer:
 def read_answer(
     question: Question, group: Group, message: data_pb2.QueryResponse, count: int
 ) -> Answer:
-    """What counts of an answer, in which at most ``count`` records were asked for.
+    """Return the valid part of an answer to a query for at most ``count`` records.
 
     Raises:
         InternalError: The node is broken.
@@ -123,7 +123,7 @@ def read_answer(
 
 
 def merged(before: SegmentOutcome | None, now: SegmentOutcome) -> SegmentOutcome:
-    """What became of a segment in several requests."""
+    """Merge the outcomes of a segment from several requests."""
     if before is None:
         return now
     is_scan = before.outcome is SearchOutcome.SCAN and now.outcome is SearchOutcome.INDEX
@@ -212,7 +212,7 @@ def _missing(
 
 
 def _place(group: Group, each: data_pb2.SegmentSearch) -> int:
-    """Of a segment of an answer in the group; the first one when the node names none of them."""
+    """Return the place of an answered segment in the group; 0 when no segment of it matches."""
     for at, segment in enumerate(group.segments):
         if segment.segment_id == each.segment_id:
             return at

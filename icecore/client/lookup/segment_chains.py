@@ -23,7 +23,7 @@ CALLS_MAX: Final = 16
 
 
 class SegmentChains:
-    """Of one topic.
+    """The segments of one topic, cached as a chain per partition.
 
     Args:
         connection: The way to the cluster.
@@ -37,11 +37,11 @@ class SegmentChains:
         self._topic = topic
         self._topic_id = b""
         self._chains: dict[int, dict[int, Segment]] = {}
-        """By partition and number; what stands for a gap has a negative one."""
+        """Segments by partition and number; a placeholder for a gap has a negative number."""
         self._asked_ms: dict[int, float] = {}
-        """By partition."""
+        """When a coordinator was last asked, by partition."""
         self._newest_ms: dict[int, float] = {}
-        """By partition, when a coordinator knew what is known here as the newest."""
+        """When a coordinator last confirmed the cached segments as the newest, by partition."""
 
     def of(self, partition: int) -> list[Segment]:
         """Its segments by base offset, as last seen."""

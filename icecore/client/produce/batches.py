@@ -74,25 +74,26 @@ class Batch:
         self.rows: list[pa.RecordBatch] = []
         """Instead of the columns above; all of one schema."""
         self.count = 0
-        """Of records; of single ones and lists not before the batch leaves its queue."""
+        """Number of records; single records and lists count only once the batch leaves its
+        queue."""
         self.size_bytes = 0
         self.created_ms = created_ms
         self.sequence: int | None = None
-        """Of its first record under the queue's identity; None until it is first sent."""
+        """Sequence of its first record under the queue's identity; None until it is first sent."""
         self.number = 0
         """Counts the batches of the queue in the order in which they were first sent."""
         self.encoded: bytes | None = None
         self.indexed_headers: tuple[str, ...] = ()
-        """Whose hashes are in it."""
+        """Headers whose hashes are in the encoded batch."""
         self.indeterminate = False
         """Some attempt may have been appended without our knowing."""
         self.metadata: BatchMetadata | None = None
         self.error: IcecoreError | None = None
         self.is_observed = False
-        """Somebody was told of the error."""
+        """The program was told of the error."""
         self.done: asyncio.Future[None] = loop.create_future()
         self.waiters: dict[asyncio.Future[None], None] = {}
-        """Of each record that is awaited: a waiter that is cancelled cancels its own alone."""
+        """One waiter for each awaited record: cancelling one does not cancel the others."""
 
     def encode(
         self,

@@ -1,4 +1,4 @@
-"""What a producer holds: open batches that linger, and all whose outcome is still open.
+"""The buffer of a producer: open batches that linger, and all batches without an outcome.
 
 Memory is counted per record when it is added and given back per batch when it is done.
 """
@@ -15,7 +15,7 @@ from icecore.rpc.ports import Clock
 
 
 class Tally:
-    """What became of the batches of one producer."""
+    """Counts of the outcomes of one producer's batches."""
 
     __slots__ = (
         "batches_acknowledged",
@@ -33,7 +33,7 @@ class Tally:
         """From the first record of a batch to its acknowledgement."""
 
     def acknowledge(self, records: int, size_bytes: int, took_ms: float) -> None:
-        """Of one batch."""
+        """Count one acknowledged batch."""
         self.records_acknowledged += records
         self.batches_acknowledged += 1
         self.bytes_acknowledged += size_bytes
@@ -70,7 +70,7 @@ class Buffer:
         self._together = together
         self._lingering: deque[tuple[PartitionQueue, Batch]] = deque()
         self.pending: dict[Batch, None] = {}
-        """Whose outcome is open."""
+        """Batches without an outcome."""
         self._failed: Batch | None = None
         self._room = asyncio.Event()
         self._opened = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Where a producer may be used: in its process, its thread and its event loop.
+"""Restricts a producer to its process, its thread and its event loop.
 
 Its batches are lists that no lock guards, and what it waits for belongs to one loop. So another
 thread, another loop and a fork of the process are refused at once, by an error that says why.
@@ -19,7 +19,7 @@ _FORKED: Final = (
 
 
 class Home:
-    """That of one producer.
+    """The process, thread and event loop of one producer.
 
     Args:
         on_fork: Called in a fork of the process, with the error that says so.

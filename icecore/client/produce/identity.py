@@ -1,4 +1,4 @@
-"""Who a producer is to leaders: an id and an epoch, found before the first batch is numbered.
+"""The identity of a producer for leaders: an id and an epoch, found before the first batch.
 
 Without a name each search gives a fresh id; with one, the next epoch of the name's. All partitions
 that need one share a search.

@@ -40,7 +40,7 @@ class UnderWay:
         """Number of the first batch, and whether the request was alone; in the order of sending."""
         self._refused: list[Refused] = []
         self.node_id = 0
-        """Where all of them went."""
+        """Node that all of these requests went to."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -52,7 +52,7 @@ class UnderWay:
 
     @property
     def oldest_number(self) -> int:
-        """Of the batches under way, the one that was numbered first. There is one."""
+        """Number of the oldest batch under way; there must be one."""
         return next(iter(self._requests))
 
     def begin(self, node_id: int, batches: Sequence[Batch]) -> None:
@@ -102,7 +102,7 @@ class PartitionQueue:
     def __init__(self, topic: str, topic_id: bytes, partition: int) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        """What the records were sent to: a topic made again under the name is another one."""
+        """Id of the topic that the records are for: a topic made again has another id."""
         self.partition = partition
         self.open: Batch | None = None
         """Takes records; when it is due it is the last one of ``ready`` as well."""
@@ -115,7 +115,8 @@ class PartitionQueue:
         self.batches_kept = BATCHES_KEPT_FIRST
         """How many batches the leader recognises, as far as we know."""
         self.indexed_headers: tuple[str, ...] | None = None
-        """Whose hashes the leader's segment wants, as it said; None = those of the topic."""
+        """Headers that the leader's segment indexes, as its leader said; None = those of the
+        topic."""
         self.identity: Identity | None = None
         self.next_sequence = self.next_number = 0
         self.attempts = 0

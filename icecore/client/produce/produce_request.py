@@ -30,7 +30,7 @@ Entry: TypeAlias = tuple[PartitionQueue, list[Batch]]
 """Encoded batches of one partition, oldest first."""
 
 Outcome: TypeAlias = data_pb2.ProducePartitionResult | IcecoreError
-"""What became of one batch of a request."""
+"""Outcome of one batch of a request."""
 
 OnEnd: TypeAlias = Callable[["ProduceRequest", Sequence[Outcome], int], None]
 """Gets one outcome per batch, and for how many milliseconds to hold back."""
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestParts:
-    """What all requests of one sender share."""
+    """Values that all requests of one sender share."""
 
     connection: Connection
     metadata: Metadata
@@ -159,7 +159,8 @@ class ProduceRequest:
             self._parts.start(self._look_for_others())
 
     async def _look_for_others(self) -> None:
-        """Who leads the partitions now? Without a coordinator only the deadline ends the call."""
+        """Ask for the leaders; fail the request when its node leads none of its partitions any
+        more. Without a coordinator only the deadline ends the request."""
         parts = self._parts
         try:
             await parts.metadata.refresh()

@@ -56,7 +56,7 @@ CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
 _RUN_BYTES_MIN = 1 << 20
-"""Of records in columns without keys that go to one partition before another has its turn: batches
+"""Bytes of records without keys that go to one partition before the next one has its turn. Batches
 that travel together are appended, synced and replicated together."""
 _NONE: Final[tuple[()]] = ()
 """Tags and headers of most records: there is one empty tuple, so that ``is`` is enough."""
@@ -530,7 +530,7 @@ class Producer:
         return pending + self._topics.waiting_records
 
     def metrics(self) -> ProducerMetrics:
-        """What has become of the records so far, and what is under way."""
+        """Return counts of the records so far, and of what is under way."""
         tally, retries = self._buffer.tally, self._connection.retries
         return ProducerMetrics(
             records_acknowledged=tally.records_acknowledged,
@@ -548,7 +548,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of records whose outcome is open."""
+        """Bytes of records that are neither acknowledged nor failed."""
         return self._buffer.used_bytes
 
     @property

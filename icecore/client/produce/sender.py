@@ -62,20 +62,22 @@ _BATCHES_PER_REQUEST = 2_048
 """Or a few more; a node takes 4,096 entries."""
 REQUESTS_PER_NODE_MAX = 5
 REQUESTS_PER_PARTITION_MAX = 4
-"""Where the transport keeps their order. Each has its share of the batches that a leader
-recognises, so that the next one goes out before the first is answered."""
+"""Maximum requests of a partition under way, where the transport keeps their order. Each has its
+share of the batches that a leader recognises. So the next request goes out before the first is
+answered."""
 OVERLAP_BYTES_MIN = 64 << 10
-"""Of a batch that still grows and goes out before the last request of its partition is answered."""
+"""Smallest batch that may go out unfilled before the last request of its partition is answered."""
 OVERLAP_BATCHES_MAX = 16
-"""Under way to a node: beside fewer, smaller ones go out as well. Many small ones cost more than
-the wait."""
+"""Batches under way to a node below which smaller batches go out as well. Many small batches cost
+more than the wait."""
 REQUEST_BYTES_MIN = 256 << 10
-"""Of a request beside others to the same node. Less than that waits for the next answer, at most
-``_HOLD_S``, and grows meanwhile: what a batch costs hardly depends on its size."""
+"""Smallest request that goes out beside others to the same node. A smaller one waits for the next
+answer, at most ``_HOLD_S``, and grows meanwhile. The cost of a batch hardly depends on its size."""
 
 _HOLD_S = 0.02
 _HOLD_LEAST_S = 0.0005
-"""What is left of it is not waited for: rounded, it may be no time at all, again and again."""
+"""Shortest rest of a hold that is waited for: a shorter one may round to no time, again and
+again."""
 
 _THROTTLE_MAX_MS = 60_000
 _log = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Load:
-    """What is under way to a node."""
+    """Requests and batches under way to a node."""
 
     requests: int = 0
     batches: int = 0
@@ -194,7 +196,7 @@ class Sender:
 
     @property
     def requests_under_way(self) -> int:
-        """That no node has answered yet."""
+        """Number of requests that no node has answered yet."""
         return len(self._under_way)
 
     def offer(self, queue: PartitionQueue) -> None:
@@ -312,8 +314,8 @@ class Sender:
         return True
 
     def _is_worth_it(self, queue: PartitionQueue, node_id: int) -> bool:
-        """What a batch costs hardly depends on its size: whether the next one may go out as it is,
-        beside those of its partition, instead of growing until they are answered."""
+        """Whether the next batch may go out as it is, beside others of its partition. Else it grows
+        until they are answered: the cost of a batch hardly depends on its size."""
         batch = queue.ready[0]
         may_grow = batch is queue.open and batch.size_bytes < OVERLAP_BYTES_MIN
         return not may_grow or self._loads[node_id].batches < OVERLAP_BATCHES_MAX
@@ -366,7 +368,7 @@ class Sender:
         return taken
 
     def _indexed_headers(self, queue: PartitionQueue) -> tuple[str, ...]:
-        """Whose hashes the partition's batches hold."""
+        """Return the headers whose hashes the partition's batches hold."""
         if queue.indexed_headers is not None:
             return queue.indexed_headers
         known = self._metadata.known(queue.topic)

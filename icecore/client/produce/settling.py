@@ -1,4 +1,4 @@
-"""What becomes of batches whose request has ended: acknowledged, sent again, renumbered or failed.
+"""Settles batches whose request has ended: acknowledged, sent again, renumbered or failed.
 
 Nothing is settled before all requests of a partition have ended: only then is it known what can
 still land late. What is sent again goes back to the front of its queue, in order.
@@ -52,7 +52,7 @@ from icecore.v1 import data_pb2
 
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
 _LEADERLESS_S = 1.0
-"""Who waits for a leader says so again, and sees whether it waited too long, after so long."""
+"""While a partition has no leader, log and check the deadline this often."""
 
 
 class Settling:

@@ -40,9 +40,9 @@ class Waiting:
     """Records for a topic that is looked for."""
 
     route: Callable[[Topic], None]
-    """What to do with them once it is known."""
+    """Routes the records once the topic is known."""
     fail: Callable[[Batch], None]
-    """What to do with a batch that says why it is not."""
+    """Ties the records' handles to a batch that then fails with the error."""
     size_bytes: int
     """In the buffer."""
     count: int
@@ -77,8 +77,9 @@ class Topics:
         self._unrouted: dict[Topic, None] = {}
         self._closed: IcecoreError | None = UnavailableError("the producer is not started")
         self.by_name: dict[str, Topic] = {}
-        """What records may be sent to. Empty while the producer is closed: who finds nothing here
-        comes to ``add``, which says so, and nobody who finds something has to ask."""
+        """Topics that records may be sent to; empty while the producer is closed. A send that finds
+        no topic here calls ``add``, which raises the error. So a send that finds one need not
+        check."""
 
     def open(self) -> None:
         """Topics may be added from now on."""
