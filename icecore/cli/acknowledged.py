@@ -24,9 +24,9 @@ class Acknowledged:
         self.behind = 0
         """Acknowledged behind one that is not."""
         self.source, self.line = "", 0
-        """Of the last of ``records``."""
+        """Source and line of the last of ``records``."""
         self.failure: IcecoreError | None = None
-        """Of the first that was refused."""
+        """Error of the first refused record."""
         self._on_record = on_record
         self._open: deque[tuple[str, int, SendHandle]] = deque()
 

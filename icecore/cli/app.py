@@ -32,7 +32,7 @@ from icecore.process.system import tune_process
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_INTERRUPTED = 1, 2, 3, 130
 _COMPLETE = "_ICECORE_COMPLETE"
 _USAGE_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-"""Of click, or of the copy of it that newer versions of typer bring."""
+"""Base class of usage errors: click's, or that of the copy inside newer versions of typer."""
 
 app = typer.Typer(
     name="icecore",

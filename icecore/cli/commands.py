@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "dev": ("dev:app", "Run a cluster on this machine until Ctrl-C."),
 }
-"""By name: module and object in this package, and the line of ``icecore --help``."""
+"""Module and object of each command in this package, and its line in ``icecore --help``."""
 WITHIN: Mapping[str, Mapping[str, str]] = {
     "topic": {"delete-records": "delete_records:delete_records"},
     "cluster": {"health": "health:health"},

@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, help="Settings of the servers.")
 
 
 class Process(StrEnum):
-    """Whose settings."""
+    """The kind of server whose settings are shown."""
 
     NODE = "node"
     COORDINATOR = "coordinator"
@@ -88,7 +88,7 @@ def _rows_of_node(session: Session, node_id: int) -> list[dict[str, Any]]:
 async def _ask_node(
     session: Session, admin: "Admin", node_id: int
 ) -> "data_pb2.DescribeSettingsResponse":
-    """What a node says of itself.
+    """Ask a node for its effective settings.
 
     Raises:
         ConfigurationError: The cluster has no such node.

@@ -89,7 +89,7 @@ def delete_segments(
 
 
 def end_of_head(segments: list[Segment], segment_ids: list[int]) -> int:
-    """Where the named segments end, which must be the oldest of a partition, all sealed.
+    """Return the end of the named segments: the oldest of a partition, all sealed.
 
     Raises InvalidRequestError, which says of the first one that can't go why.
     """

@@ -81,4 +81,4 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "dev restart": ("icecore dev restart node-2", "icecore dev restart coordinator"),
     "dev sample": ("icecore dev sample --count 1000 > flights.ndjson",),
 }
-"""By all the words of a command's name."""
+"""Examples by the full name of a command."""

@@ -104,7 +104,7 @@ def _skipped(consumer: Consumer) -> int:
 
 @dataclass(slots=True)
 class _Job:
-    """What is to be printed, and how many records were."""
+    """One fetch: the records to print, and how many were printed."""
 
     session: Session
     consumer: Consumer

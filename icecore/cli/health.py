@@ -66,7 +66,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is wrong, worst first."""
+    """Problems of the cluster, worst first."""
 
     reasons: tuple[Reason, ...]
 

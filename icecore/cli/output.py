@@ -1,4 +1,4 @@
-"""What the command line prints: tables for people, JSON for programs, progress beside both.
+"""Output of the command line: tables for people, JSON for programs, progress beside both.
 
 Data goes to stdout and nothing else does; notes and progress bars go to stderr, the latter only
 when that is a terminal. JSON is chosen by ``--json`` or when stdout is not a terminal: one object
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 SCHEMA = 1
-"""Of all JSON documents. It changes when a field goes away or means something else."""
+"""Version of all JSON documents. It changes when a field goes away or means something else."""
 _LOG_WIDTH = 140
 _EMPTY: tuple[object, ...] = (None, "", (), [])
 
 
 class Output:
-    """Where a command prints. ``is_json`` says which kind of caller there is."""
+    """Output of one command; ``is_json`` says whether a program reads it."""
 
     def __init__(self, *, is_json: bool, is_quiet: bool) -> None:
         self.is_json = is_json or not sys.stdout.isatty()

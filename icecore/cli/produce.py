@@ -109,7 +109,7 @@ def _form(input_format: Format, given: LineFormat) -> LineFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is to be done, and how far it is."""
+    """One run of ``produce``: its arguments, and the ledger of acknowledged records."""
 
     output: Output
     topic: str

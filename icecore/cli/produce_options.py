@@ -11,7 +11,7 @@ from icecore.cli.topic_options import parse_size
 
 
 class Format(StrEnum):
-    """What the input is."""
+    """Format of the input."""
 
     LINES = "lines"
     NDJSON = "ndjson"
@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 class AcksOption(StrEnum):
-    """Who must hold a record on disk before it counts."""
+    """Replicas that must hold a record on disk before it is acknowledged."""
 
     ALL = "all"
     QUORUM = "quorum"
@@ -27,7 +27,7 @@ class AcksOption(StrEnum):
 
 
 class Compression(StrEnum):
-    """Of the payloads."""
+    """Compression of the payloads."""
 
     NONE = "none"
     LZ4 = "lz4"

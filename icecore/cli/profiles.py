@@ -29,14 +29,14 @@ _KEYS = {"bootstrap": str, "timeout_s": (int, float)}
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where a cluster is, and how long to wait for it."""
+    """Address of a cluster, and seconds to wait for its answers."""
 
     bootstrap: str = _BOOTSTRAP
     timeout_s: float = _TIMEOUT_S
 
 
 def config_path() -> Path:
-    """Where the file would be."""
+    """Return the path of the configuration file; it need not exist."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "icecore" / "config.toml"
 

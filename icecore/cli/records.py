@@ -20,7 +20,7 @@ from icecore.errors import InvalidRequestError
 
 
 class TimeUnit(StrEnum):
-    """Of times that are numbers."""
+    """Unit of times that are numbers."""
 
     S = "s"
     MS = "ms"
@@ -49,7 +49,7 @@ class LineFormat:
     """An object of names and values, or a list of objects with ``name`` and ``value``."""
     time_field: str = ""
     time_unit: TimeUnit = TimeUnit.MS
-    """Of times that are numbers."""
+    """Unit of times that are numbers."""
     has_partition: bool = False
     """Whether ``partition`` is that of the record."""
     key_separator: str = ""
@@ -65,7 +65,7 @@ RECORDS = LineFormat(
     time_field="timestamp",
     has_partition=True,
 )
-"""What :func:`format_record` writes."""
+"""Format that :func:`format_record` writes."""
 
 
 def parse_lines(

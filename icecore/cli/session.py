@@ -1,4 +1,4 @@
-"""What all commands share: the global options, and the way to the cluster."""
+"""Shared parts of all commands: the global options, and the way to the cluster."""
 
 import asyncio
 import socket

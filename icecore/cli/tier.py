@@ -303,7 +303,7 @@ def merge(
 
 
 def _merged(session: Session, topic: str, group: "MergeGroup", *, is_dry: bool) -> dict[str, Any]:
-    """What came of one group."""
+    """Merge one group and return its row; a dry run merges nothing."""
     row: dict[str, Any] = {
         "partition": group.partition,
         "segments": len(group.segment_ids),
@@ -332,7 +332,8 @@ def _told(row: dict[str, Any]) -> str:
 
 
 def _proof(session: Session, words: list[str], topics: list[str] | None) -> dict[str, Any]:
-    """What contradicts metadata that have changed meanwhile may be a commit under way."""
+    """Verify the published copies. Look again when damage shows while metadata change: a commit may
+    be under way."""
     known = _metadata(session, topics)
     for _ in range(_LOOKS):
         found = _run(session, [*words, "--published"], known)
@@ -343,7 +344,7 @@ def _proof(session: Session, words: list[str], topics: list[str] | None) -> dict
 
 
 def _metadata(session: Session, topics: list[str] | None) -> str:
-    """What the cluster says is published, as the other process reads it."""
+    """Return the published copies as JSON, in the form that the other process reads."""
     found = session.admin(lambda admin: admin.describe_tiering(with_copies=True))
     wanted = [
         each

@@ -46,8 +46,8 @@ def duration(length_ms: int) -> str:
 
 
 def parse_position(text: str) -> tuple[str, int]:
-    """What ``--from`` means: ("earliest", 0), ("latest", 0), ("last", n), ("offset", n) or
-    ("time", ms).
+    """Parse ``--from`` into ("earliest", 0), ("latest", 0), ("last", n), ("offset", n) or ("time",
+    ms).
 
     A bare number is an offset, with a minus the last so many records; ``@`` before it makes it
     milliseconds since 1970.
