@@ -47,13 +47,13 @@ _FIELDS = [
     pa.field("topic", pa.string()),
 ]
 COLUMN_TYPES = {field.name: field.type for field in _FIELDS}
-"""Of each column that a record batch may have."""
+"""Type of each column that a record batch may have."""
 COLUMNS = ("offset", "timestamp", "append_timestamp", "key", "value", "tags", "headers")
-"""Of a record batch, unless others are asked for."""
+"""Columns of a record batch, unless others are asked for."""
 TOPIC_COLUMNS = (*COLUMNS, "partition")
-"""The same of the records of a topic."""
+"""Default columns for the records of one topic."""
 TOPICS_COLUMNS = (*TOPIC_COLUMNS, "topic")
-"""The same of the records of several topics."""
+"""Default columns for the records of several topics."""
 
 
 _WANTED = {
@@ -168,7 +168,7 @@ def _column_of(name: str, columns: BatchColumns, partition: int, schema_id: int)
 
 @lru_cache(maxsize=4096)
 def schema_of(topic: str, names: tuple[str, ...] = TOPIC_COLUMNS) -> pa.Schema:
-    """Of the records of a topic, the same for all its partitions."""
+    """Return the schema of the records of a topic, the same for all its partitions."""
     fields = {field.name: field for field in _FIELDS}
     return pa.schema([fields[name] for name in names], {"topic": topic} if topic else None)
 
@@ -325,7 +325,7 @@ def _times(rows: pa.RecordBatch) -> Any:
 
 
 def hash_of_keys(keys: Any) -> UInt64s:
-    """Of each key of a binary array; 0 of a null one."""
+    """Hash each key of a binary array; 0 for a null key."""
     _, offset_buffer, data = keys.buffers()
     if not keys.null_count and data is not None:
         offsets = np.frombuffer(offset_buffer, "<i4", len(keys) + 1, 4 * keys.offset)

@@ -26,7 +26,7 @@ from icecore.model import Epoch, ProducerEpoch, ProducerId, SegmentId
 from icecore.topic_settings import BATCH_BYTES_CAP, RECORD_BYTES_CAP, UNCOMPRESSED_BYTES_CAP
 
 Buffer = bytes | bytearray | memoryview
-"""What every function here reads: bytes, bytearray, or a memoryview of single bytes."""
+"""Input of every function here: bytes, bytearray, or a memoryview of single bytes."""
 
 MAGIC = int.from_bytes(b"iceb", "little")
 VERSION = 1
@@ -115,7 +115,7 @@ class BatchLimits:
 
 
 READER_LIMITS = BatchLimits(RECORD_BYTES_CAP, BATCH_BYTES_CAP, UNCOMPRESSED_BYTES_CAP)
-"""Of every reader, whatever a topic has set: there is nothing to tune."""
+"""Limits of every reader, whatever a topic has set: there is nothing to tune."""
 
 
 class BatchHeader(NamedTuple):
@@ -151,7 +151,7 @@ _CODEC = BatchHeader._fields.index("codec")
 
 
 class ProducerPart(NamedTuple):
-    """What a producer writes into a header, in the order of the format, but for the CRC."""
+    """Header fields that a producer writes, in the order of the format, without the CRC."""
 
     producer_flags: int
     codec: int
@@ -168,7 +168,7 @@ class ProducerPart(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What else stands in the leader part of a batch that compaction has rewritten."""
+    """Further values in the leader part of a batch that compaction has rewritten."""
 
     end_offset: int
     """Exclusive; more than base + count, where records were dropped."""

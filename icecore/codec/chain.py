@@ -1,4 +1,4 @@
-"""What binds the batches of a segment to it and to each other: the seeds, and the seal digest.
+"""Binds the batches of a segment to it and to each other, by seeds and the seal digest.
 
 A batch names the CRC of the header before it, the first one the seed of its segment; so a log can
 hold no batch of another segment, none twice and none in another order. The seal digest rolls over
@@ -24,7 +24,7 @@ def segment_seed(
     base_offset: int,
     epoch: Epoch,
 ) -> bytes:
-    """What tells a segment from every other one, as the 60 bytes that both seeds are made of.
+    """Return the identity of a segment as 60 bytes, from which both seeds are made.
 
     Raises:
         InvalidRequestError: An id has not 16 bytes.
@@ -35,7 +35,7 @@ def segment_seed(
 
 
 def chain_seed(seed: bytes) -> int:
-    """What the first batch of a segment names as its previous header's CRC."""
+    """Return the CRC that the first batch of a segment names as that of the header before it."""
     crc = crc32c(seed)
     return crc
 

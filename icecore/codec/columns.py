@@ -180,7 +180,7 @@ class BatchColumns:
     values: BinaryColumn
     headers: ListColumn | None
     each_append_timestamp_ms: Int64s | None = None
-    """Of each record, where several batches were joined (``codec/runs.py``)."""
+    """Append time of each record, where several batches were joined (``codec/runs.py``)."""
 
     def __len__(self) -> int:
         return len(self.index.timestamps)

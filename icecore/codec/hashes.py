@@ -26,12 +26,12 @@ HEADER_HASH_SEED: Final = 44
 
 
 def tag_hash(tag: bytes) -> int:
-    """Of a tag in UTF-8."""
+    """Hash a tag in UTF-8."""
     return xxhash.xxh64_intdigest(tag, TAG_HASH_SEED)
 
 
 def header_hash(name: str, value: bytes) -> int:
-    """Of a header's name and value: u32 length of the name in UTF-8, the name, the value."""
+    """Hash a header's name and value: u32 length of the name in UTF-8, the name, the value."""
     encoded = name.encode()
     data = len(encoded).to_bytes(4, "little") + encoded + value
     return xxhash.xxh64_intdigest(data, HEADER_HASH_SEED)

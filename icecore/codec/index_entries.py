@@ -1,4 +1,4 @@
-"""What of a batch is found by hash: for each record its key, its tags and its indexed headers.
+"""Extracts the index entries of a batch: for each record its key, tags and indexed headers.
 
 Read straight from the index section (its layout is in ``icecore/codec/decoding.py``), with no
 column made: a node does this for each batch that it appends, and most batches are small. An entry
@@ -95,7 +95,7 @@ class _Section:
         self.take(8 * count)
 
     def take(self, length: int) -> int:
-        """Where the next ``length`` bytes begin."""
+        """Return where the next ``length`` bytes begin, and move behind them."""
         start = self.at
         self.at += pad8(length)
         if self.at > self.end:
@@ -103,7 +103,7 @@ class _Section:
         return start
 
     def entries(self, flags: int) -> BatchEntries:
-        """Of all columns that the flags announce."""
+        """Return the entries of all columns that the flags announce."""
         parts: list[BatchEntries] = []
         if not flags & ProducerFlag.NO_KEYS:
             parts.append(self._keys())

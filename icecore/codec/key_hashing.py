@@ -39,14 +39,14 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def hash_column(keys: BinaryColumn) -> UInt64s:
-    """Of each key; 0 of a null one."""
+    """Hash each key; 0 for a null key."""
     found = None if keys.has_nulls else hash_alike(keys.data, keys.offsets)
     return hash_keys(keys.to_list()) if found is None else found
 
 
 def hash_alike(data: Any, offsets: Int32s) -> UInt64s | None:
-    """Of byte strings of one length; None when they are not, or so few or long that one after the
-    other is as fast.
+    """Hash byte strings of equal length together. Return None when lengths differ, or when hashing
+    one after the other is as fast.
 
     Args:
         data: A buffer that holds all of them.
@@ -66,7 +66,7 @@ def hash_alike(data: Any, offsets: Int32s) -> UInt64s | None:
 
 
 def _hash_rows(rows: _Bytes) -> UInt64s:
-    """Of the rows of a table, each shorter than 32 bytes."""
+    """Hash the rows of a table, each shorter than 32 bytes."""
     count, length = rows.shape
     found = np.full(count, (KEY_HASH_SEED + int(_P5) + length) & _WORD, np.uint64)
     at = 0

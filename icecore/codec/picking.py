@@ -149,7 +149,7 @@ class _Column:
         self.items_at = section.take(item_bytes * self.length)
 
     def bounds(self, at: int) -> tuple[int, int]:
-        """Of the items of one entry."""
+        """Return the first item of one entry and the end of its items."""
         if not 0 <= at < self.count:
             raise CorruptBatchError(f"{self.where}: entry {at} of {self.count}")
         low, high = _TWO_I32.unpack_from(self.data, self.ends_at + 4 * at)
@@ -261,7 +261,7 @@ class _Section:
 
 
 def key_hashes_of(buffer: Buffer, position: int, header: BatchHeader) -> tuple[int, ...]:
-    """Of all records of a batch that has keys, read where the layout puts them; 0 of a null key.
+    """Read the key hashes of a batch with keys from their place in the layout; 0 for a null key.
 
     Raises:
         CorruptBatchError: The index section is too short.
@@ -293,7 +293,7 @@ class BatchPicks:
     def __init__(self, buffer: Buffer, position: int, header: BatchHeader) -> None:
         self._header = header
         self._made: dict[int, Record] = {}
-        """Who compares a record takes it, too."""
+        """Records made so far, by place: a filter may make a record that is then also returned."""
         self._gathered: tuple[Sequence[int], RecordColumns | None] = ((), None)
         self._tag_texts: dict[int, str] = {}
         data = memoryview(buffer)
@@ -339,7 +339,8 @@ class BatchPicks:
         return self._header.record_count
 
     def places_of(self, offsets: Any) -> list[int]:
-        """Of ascending absolute offsets; where compaction dropped a record there is none."""
+        """Return the places of ascending absolute offsets; an offset that compaction dropped has
+        none."""
         wanted: list[int] = (offsets - self._header.base_offset).tolist()
         if self._deltas_at < 0:
             count = len(self)

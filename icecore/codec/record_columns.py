@@ -41,7 +41,8 @@ class ByteStrings:
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Of one partition, in any order; all columns have the same length, at least 1."""
+    """Records of one partition as columns, in any order; all columns have the same length, at least
+    1."""
 
     offsets: Int64s
     timestamps_ms: Int64s
@@ -113,7 +114,7 @@ def _first(strings: ByteStrings, count: int) -> ByteStrings:
 
 
 def columns_of(records: Sequence[Record]) -> RecordColumns:
-    """Of records that were read, at least one."""
+    """Return the columns of records that were read, at least one."""
     names: dict[str, int] = {}
     ids = [names.setdefault(tag, len(names)) for each in records for tag in each.tags]
     has_keys = any(each.key is not None for each in records)

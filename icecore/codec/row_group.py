@@ -37,7 +37,7 @@ with explained():
     import pyarrow.parquet as pq
 
 _KNOWN_ELSEWHERE: Final = ("topic", "partition")
-"""Of these the reader knows what all records have."""
+"""Columns with one value for all records, which the reader knows."""
 _STORED: Final = tuple(name for name in COLUMN_TYPES if name not in _KNOWN_ELSEWHERE)
 _NO_SECTIONS: Final = (
     ProducerFlag.NO_KEYS

@@ -43,11 +43,12 @@ class _Rows:
         self._within = np.arange(self.total) - np.repeat(self.firsts, counts)
 
     def places(self, starts: Int64s) -> Int64s:
-        """Of the item of each row, when those of a batch lie one behind the other from a start."""
+        """Return the place of each row's item; the items of a batch follow each other from its
+        start."""
         return self.spread(starts) + self._within
 
     def spread(self, by_batch: Int64s) -> Int64s:
-        """What is said of a batch, for each of its rows."""
+        """Repeat the value of each batch for each of its rows."""
         return np.repeat(by_batch, self.counts)
 
 
@@ -69,7 +70,7 @@ class _Sections:
         self._halves = np.frombuffer(data, "<i4", len(data) >> 2)
 
     def _take(self, lengths: Int64s) -> Int64s:
-        """Where these bytes of each section begin; the cursors go behind them."""
+        """Return where these bytes of each section begin; move the cursors behind them."""
         starts = self._at
         self._at = (starts + lengths + 7) & ~7
         _expect(not (self._at > self._ends).any())
@@ -184,7 +185,7 @@ def _decode(data: memoryview, places: Sequence[tuple[int, BatchHeader]]) -> Batc
 def _payloads(
     data: memoryview, starts: Int64s, places: Sequence[tuple[int, BatchHeader]], rows: _Rows
 ) -> _Sections:
-    """Where they lie, or behind each other once they are inflated."""
+    """Return the payloads where they lie, or one behind the other once they are inflated."""
     if all(header.codec is Codec.NONE for _, header in places):
         lengths = _longs([header.payload_length for _, header in places])
         return _Sections(data, starts, starts + lengths, rows)
@@ -195,7 +196,7 @@ def _payloads(
 
 
 def _starts(lengths: Int64s) -> Int64s:
-    """Where each begins when one lies behind the other."""
+    """Return where each item begins when they lie one behind the other."""
     starts: Int64s = np.cumsum(lengths) - lengths
     return starts
 

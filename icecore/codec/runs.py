@@ -19,10 +19,10 @@ from icecore.codec.run_decoding import PLAIN, decode_together
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 
 RUN_BYTES_MAX: Final = 2 << 20
-"""Of the columns of a run, inflated: more than an answer has of a partition, unless it was asked
-for, so that no rest of it is an Arrow batch of its own."""
+"""Maximum size of a run's columns, inflated. By default an answer has fewer bytes of a partition.
+So no rest of an answer becomes an Arrow batch of its own."""
 RUN_BATCHES_MAX: Final = 64
-"""Of a run, which takes some milliseconds of the loop: more of them would gain nothing."""
+"""Maximum batches of a run, which takes some milliseconds of the loop. More would gain nothing."""
 _SMALL_BYTES_MAX: Final = 64 << 10
 """A batch that is larger is worth columns of its own, without a copy."""
 _FEW: Final = 12

@@ -54,7 +54,7 @@ class Selection:
 
     @cached_property
     def key_hashes(self) -> frozenset[int]:
-        """Of the wanted keys."""
+        """Hashes of the wanted keys."""
         return frozenset(map(key_hash, self.keys))
 
     def conditions(self, indexed_headers: frozenset[str]) -> tuple[tuple[int, ...], ...]:
@@ -142,7 +142,8 @@ class Selection:
         return self == Selection(keys=self.keys)
 
     def may_match(self, index: IndexColumns) -> Mask:
-        """Who may be wanted as far as an index section tells: all that are, and a few more."""
+        """Return the records that may be wanted, judged by an index section: all wanted ones, and a
+        few more."""
         mask = self._by_time(index.timestamps)
         if self.keys:
             if index.key_hashes is None:
@@ -153,7 +154,7 @@ class Selection:
         return mask & self._by_tags(index.tags, len(mask))
 
     def matches(self, columns: BatchColumns) -> Mask:
-        """Who is wanted, exactly."""
+        """Return exactly the records that are wanted."""
         mask = self.may_match(columns.index)
         if self.keys and mask.any():
             mask = self._by_keys(columns.keys, mask)

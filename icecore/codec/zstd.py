@@ -68,7 +68,7 @@ def decompress(stored: memoryview, length: int) -> bytes | bytearray:
 
 
 def _window_bytes(stored: memoryview) -> int:
-    """What a reader has to keep of the content; 0 = nothing but the content itself (RFC 8878)."""
+    """Return the window size that a reader must keep; 0 = only the content itself (RFC 8878)."""
     if len(stored) < _HEADER_BYTES or stored[4] & _SINGLE_SEGMENT:
         return 0
     base = 1 << (10 + (stored[5] >> 3))
