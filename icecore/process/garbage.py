@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 FULL_SHARE_MAX: Final = 0.01
-"""Of the time since the last full collection, for the next one."""
+"""Maximum share of the time that full collections may take; their distance follows from it."""
 FULL_AFTER_MIN: Final = 10
 """Collections of the middle generation between two full ones; what the interpreter begins with."""
 FULL_AFTER_MAX: Final = 1_000
-"""What is garbage, and old, may hold memory until the next full one."""
+"""Maximum of the same: old garbage may hold memory until the next full collection."""
 PAUSE_S_MAX: Final = 0.05
 """Nothing else runs during a collection, so nobody asks for one that takes longer."""
 

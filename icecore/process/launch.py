@@ -16,11 +16,11 @@ from types import ModuleType
 _OURS = frozenset({"icecore", "icecore_replication", "icecore_node", "icecore_coordinator"})
 _HOME = Path(__file__).resolve().parents[2]
 _ROOTS = [str(_HOME), *(str(_HOME / folder) for folder in ("replication", "node", "coordinator"))]
-"""Where our packages are: side by side when installed, below these folders in a checkout."""
+"""Folders of our packages: side by side when installed, below these folders in a checkout."""
 
 
 def command(module: str) -> list[str]:
-    """What to run, in front of the program's arguments."""
+    """Return the command that runs the module; the program's arguments follow it."""
     return [sys.executable, "-P", str(Path(__file__).resolve()), module]
 
 

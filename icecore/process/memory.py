@@ -22,17 +22,19 @@ EVERY_S: Final = 5.0
 GROWTH_BYTES: Final = 48 << 20
 """Beyond what was left the last time; what is used in turn all the time is not worth it."""
 QUIET_SHARE: Final = 0.5
-"""Of one processor, since the last look: who uses less has nothing that a pause would hold up."""
+"""Share of one processor since the last look. A process below it is quiet: a pause holds up
+nothing."""
 BUSY_LOOKS: Final = 4
-"""After so many looks who stays busy lets go all the same."""
+"""Number of looks after which a busy process frees memory all the same."""
 AGAIN_LOOKS: Final = 4
-"""After so many quiet ones once more: what was in use the first time may be free by then."""
+"""Number of quiet looks after which memory is freed once more. Memory in use the first time may be
+free by then."""
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes() -> int:
-    """What this process has in memory; 0 where the system does not tell."""
+    """Return the resident memory of this process; 0 where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):

@@ -257,7 +257,7 @@ def _invalid(
 
 
 def flag_of(cls: type[Settings], key: str) -> str:
-    """What sets this field on the command line."""
+    """Return the command line flag that sets this field."""
     return cls.flags.get(key, "--" + key.replace("_", "-"))
 
 
@@ -319,8 +319,8 @@ def load_from_arguments(cls: type[S], prog: str, argv: Sequence[str] | None = No
 def effective(
     cls: type[S], config_path: str | None, arguments: Mapping[str, object]
 ) -> tuple[S, frozenset[str]]:
-    """What :func:`load` would return, and the required settings that nobody has given yet: in
-    their place stands an example.
+    """Return the settings that :func:`load` would return, and the required ones that are still
+    missing. An example stands in place of each missing one.
 
     Raises ConfigurationError as :func:`load`.
     """

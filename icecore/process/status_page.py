@@ -1,4 +1,4 @@
-"""What a process tells monitors over HTTP: ``/metrics``, ``/livez`` and ``/readyz``, nothing else.
+"""HTTP pages for monitors: ``/metrics``, ``/livez`` and ``/readyz``, nothing else.
 
 A probe answers 200, or 503 with the reason in one line. It runs on a thread of the server's own, so
 that a loop that hangs is noticed: what it asks only reads plain values.
@@ -18,19 +18,19 @@ _REQUEST_S = 10.0
 _POLL_S = 0.1
 
 Probe = Callable[[], str]
-"""Why not; empty = it is."""
+"""Returns the reason for a 503; empty = the answer is 200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What is shown."""
+    """Pages that a server shows."""
 
     metrics: Callable[[], bytes]
     metrics_type: str
     live: Probe
-    """Why the process must be started anew."""
+    """Returns why the process must be started anew."""
     ready: Probe
-    """Why nobody should send it anything at the moment."""
+    """Returns why the process should get no requests at the moment."""
 
 
 class StatusServer:

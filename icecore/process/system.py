@@ -16,7 +16,7 @@ from icecore.process.garbage import bound_full_collections
 from icecore.process.log import event
 
 DESCRIPTORS_MIN = 1024
-"""What a server needs to be of use; most systems allow far more."""
+"""Minimum of open files with which a server is of use; most systems allow far more."""
 _DESCRIPTORS_MAX = 1 << 20
 """More would be of no use, and some hard limits are larger than anything."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
