@@ -46,7 +46,7 @@ class Member:
     arguments: list[str]
     """The interpreter's included."""
     listen: str
-    """What it is told to listen on; after the first start the address it really got."""
+    """Address to listen on; after the first start, the address that it really got."""
     log_path: Path
     process: subprocess.Popen[bytes] | None = None
     log_start: int = 0
@@ -65,7 +65,7 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """Of the newest process; 0 before the first start."""
+        """Process id of the newest process; 0 before the first start."""
         return self.process.pid if self.process else 0
 
     @property

@@ -319,7 +319,7 @@ class OutOfResourcesError(IcecoreError):
 
 
 SHORTAGES = (OutOfSpaceError, OutOfResourcesError)
-"""What ends by itself when there is room again, and is never damage."""
+"""Errors of a shortage: they end once there is room again and never mean damage."""
 
 
 def _all_subclasses(cls: type[IcecoreError]) -> list[type[IcecoreError]]:

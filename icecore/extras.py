@@ -21,7 +21,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "tier": ("obstore", "deltalake"),
     "spark": ("pyspark",),
 }
-"""By extra: the modules that it brings."""
+"""Modules that each extra brings."""
 
 
 class MissingExtraError(ModuleNotFoundError):

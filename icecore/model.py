@@ -22,16 +22,16 @@ from icecore.topic_settings import SegmentSettings
 SegmentId = NewType("SegmentId", int)
 NodeId = NewType("NodeId", int)
 Incarnation = NewType("Incarnation", int)
-"""Of a node."""
+"""Number of one process life of a node."""
 Epoch = NewType("Epoch", int)
-"""Of a segment."""
+"""Fencing number of a segment: a higher one fences the lower."""
 Generation = NewType("Generation", int)
-"""Of a segment's bytes."""
+"""Number of a rewrite of a sealed segment's bytes."""
 Token = NewType("Token", int)
-"""Of a coordinator."""
+"""Number of the active coordinator: nodes and the metadata store refuse a lower one."""
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
-"""Of a producer; it has nothing to do with that of a segment."""
+"""Epoch of a producer, unrelated to the epoch of a segment."""
 
 NO_SEGMENT: Final = SegmentId(0)
 NO_NODE: Final = NodeId(0)
@@ -45,7 +45,7 @@ EPOCH_STEP: Final = 2
 """From a segment to its successor: a recovery promises epoch + 1, the successor is above that."""
 
 PROTOCOL_VERSION = 3
-"""What nodes and coordinators speak with each other. 3: producer states that say how many batches
+"""Version of the protocol between nodes and coordinators. 3: producer states tell how many batches
 they keep (R72)."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -77,7 +77,7 @@ class SegmentState(IntEnum):
 
 
 class NodeState(IntEnum):
-    """What the coordinator thinks of a node; values as in ``common.proto``."""
+    """State of a node as the coordinator sees it; values as in ``common.proto``."""
 
     UP = 1
     DOWN = 2
@@ -102,7 +102,7 @@ class Segment:
     end_offset: int = -1
     """-1 until SEALED."""
     length_bytes: int = 0
-    """Of all batches; 0 until SEALED."""
+    """Size of all batches; 0 until SEALED."""
     seal_digest: bytes = b""
     full_digest: bytes = b""
     leader: NodeId = NO_NODE
@@ -113,20 +113,22 @@ class Segment:
     version: int = 0
     """Grows with each change of the record; the compare-and-set guard."""
     log_start_offset: int = 0
-    """Of the partition, for convenience of replicas."""
+    """Log start of the partition, repeated here for replicas."""
     lossy: bool = False
     """An admin accepted that acknowledged records are missing; see ``is_lost``."""
     is_tiered: bool = False
     """A copy is published in object storage."""
     surplus: tuple[NodeId, ...] = ()
-    """SEALED: who is to drop a copy, for there are enough without it; none of ``replicas``."""
+    """SEALED: nodes that must drop their copy because ``replicas`` are enough; none of
+    ``replicas``."""
     readers: tuple[NodeId, ...] = ()
-    """Who reads that copy for clients, the best one first, where nobody holds a replica; only in a
-    list of segments."""
+    """Nodes that read the published copy for clients, best first, where no node holds a replica.
+    Only lists of segments fill it."""
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
-        """Who may be asked for a sealed segment: its replicas, else who reads its copy."""
+        """Nodes that serve a sealed segment: its replicas, else the readers of its published
+        copy."""
         return self.replicas or self.readers
 
     @property
@@ -155,4 +157,4 @@ class NodeInfo:
     state: NodeState = NodeState.UP
     rack: str = ""
     native_address: str = ""
-    """Of the native transport; empty = the node speaks gRPC only."""
+    """Address of the native transport; empty = the node speaks gRPC only."""

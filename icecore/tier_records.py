@@ -16,10 +16,10 @@ NO_ATTEMPT: Final = 0
 
 
 class TierState(IntEnum):
-    """Of a segment's copy in object storage."""
+    """State of a segment's copy in object storage."""
 
     UPLOADING = 1
-    """None is published; an attempt may be under way."""
+    """No copy is published; an attempt may be under way."""
     PUBLISHED = 2
     DELETING = 3
     """The segment is gone; the copy goes once the table does not name it and readers are done."""
@@ -27,12 +27,12 @@ class TierState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierCopy:
-    """What an upload has stored, read back and proved; its manifest says the rest."""
+    """A copy that an upload has stored, read back and proved; its manifest says the rest."""
 
     manifest_sha256: bytes = b""
     content_digest: bytes = b""
     length_bytes: int = 0
-    """Of all its objects."""
+    """Size of all its objects."""
     records: int = 0
     """Rows of its Parquet object."""
     tier_format: str = ""
@@ -143,16 +143,16 @@ def retired(tier: TierRecord, counted_ms: int, revision: int) -> TierRecord:
 # --- where copies lie ---------------------------------------------------------------------------
 
 ROWS: Final = ".parquet"
-"""What the key of a copy's rows ends in."""
+"""End of the key of a copy's Parquet object."""
 
 
 def topic_folder(topic_id: bytes) -> str:
-    """Where all objects of a topic are."""
+    """Return the folder of all objects of a topic."""
     return str(UUID(bytes=topic_id))
 
 
 def copy_name(base_offset: int, segment_id: int, generation: int, attempt: int) -> str:
-    """What the keys of all objects of a copy have in common."""
+    """Return the common part of the keys of all objects of a copy."""
     return f"{base_offset:020d}-{segment_id:020d}-{generation}-{attempt}"
 
 
@@ -164,6 +164,6 @@ def rows_key(
     generation: int,
     attempt: int,
 ) -> str:
-    """Of the Parquet object of a copy, below the prefix of the cluster."""
+    """Return the key of a copy's Parquet object, below the prefix of the cluster."""
     name = copy_name(base_offset, segment_id, generation, attempt)
     return f"{topic_folder(topic_id)}/{partition}/{name}{ROWS}"
