@@ -16,7 +16,7 @@ _ADDRESS: Final = re.compile(r".+:[0-9]{1,5}")
 
 
 class Bootstrap:
-    """Those of one client.
+    """The addresses that one client may ask.
 
     Args:
         text: Addresses of coordinators or nodes, ``host:port``, separated by commas.

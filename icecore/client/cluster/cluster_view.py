@@ -1,4 +1,5 @@
-"""The client's view of the cluster at one moment: a value with look-ups and a successor.
+"""The client's view of the cluster at one moment: a value with look-ups and a method for the next
+view.
 
 An answer of the coordinator holds all nodes and the topics that were asked for. Topics that it does
 not hold, or holds an error for, stay as they were known before. Of a topic it may hold no more than

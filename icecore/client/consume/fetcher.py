@@ -106,7 +106,7 @@ class Fetcher:
         self._started = 0
         """Fetches so far."""
         self.readers: dict[tuple[str, int], Reader] = {}
-        """By topic and partition."""
+        """Readers by topic and partition."""
         self.chunks: deque[Chunk] = deque()
         self.news = asyncio.Event()
         """Set when there is a chunk, a failure, or an end."""

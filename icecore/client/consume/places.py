@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Those of one consumer.
+    """The places for fetches of one consumer.
 
     Args:
         max_wait_ms: Of the longest poll.

@@ -115,7 +115,7 @@ async def delete_positions(
 
 
 class SavedPositions:
-    """Those of one reader.
+    """The saved positions of one reader.
 
     Args:
         connection: The way to the coordinator.

@@ -91,8 +91,7 @@ class PartitionSearch:
 
     @property
     def standing(self) -> Standing | None:
-        """Where the next page goes on, records not handed out included; None when nothing is
-        left."""
+        """Standing of the next page, records not handed out included; None when nothing is left."""
         if self.found:
             first = self.found[0].offset
             offset = first + 1 if self._question.newest_first else first
