@@ -1,4 +1,4 @@
-"""What an address says of the transport, and which address of a node a process of ours calls.
+"""Addresses: their transport, and which address of a node a process of ours calls.
 
 ``host:port`` is gRPC's, ``native://host:port`` the native transport's. The scheme is part of what
 ``icecore.rpc.ports.Net`` is called with; a node's record has two plain addresses, one of each.
@@ -32,7 +32,7 @@ def native(address: str) -> str:
 
 
 def peer_address(node: Addressed, transport: Transport = "auto") -> str:
-    """Where a process of ours calls a node: natively if it can, else over gRPC.
+    """Return the address for calls to a node: native if both sides can, else gRPC.
 
     Nodes of before the native transport have no such address, so that old and new ones talk
     with each other while a cluster is updated. Empty when the node has no address at all.

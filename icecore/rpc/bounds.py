@@ -1,4 +1,4 @@
-"""What a request may hold, by method: bytes, fields and items of its lists, and who may be stopped.
+"""Bounds of requests by method: bytes, fields, items of lists, and which handlers may be stopped.
 
 Two megabytes of a message can be a million objects, and each of them costs a server a hundred
 times what it cost its sender. So a request is counted as the bytes that it is, field by field,
@@ -27,20 +27,20 @@ from icecore.rpc.ports import (
 from icecore.v1 import admin_pb2, coordinator_pb2, data_pb2, mirror_pb2, replication_pb2
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
-"""Of one message of any method, over any transport."""
+"""Maximum size of one message of any method, over any transport."""
 PARTITIONS_MAX: Final = 16_384
-"""Named in one request of a client,"""
+"""Maximum partitions in one request of a client."""
 PRODUCED_PARTITIONS_MAX: Final = 4_096
-"""and entries of one that produces."""
+"""Maximum entries in one produce request."""
 TOPICS_MAX: Final = 16_384
 NAMED_TOPICS_MAX: Final = 1_000
-"""In which a producer's name takes over from an instance of before."""
+"""Maximum topics in which a producer's name takes over from an earlier instance."""
 CLEAR_RECORDS_MAX: Final = 10_000
-"""Of one produce request: as many as an answer has."""
+"""Maximum clear records of one produce request: as many as an answer has."""
 LABELS_MAX: Final = 100_000
-"""Tags of all clear records of a produce request, and as many headers."""
+"""Maximum tags of all clear records of a produce request, and maximum headers."""
 FIELDS_MAX: Final = 262_144
-"""Of one request of a client, at any depth: several for each partition."""
+"""Maximum fields of one client request, at any depth: several for each partition."""
 _BULK: Final = "batches"
 """The field of bulk data in a message with a header."""
 _ON_LOOP_BYTES: Final = 16 << 10
@@ -50,7 +50,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Of the requests of one method."""
+    """Bounds of the requests of one method."""
 
     bytes_max: int = MESSAGE_BYTES_MAX
     fields_max: int = 0
@@ -99,13 +99,14 @@ _BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
         ),
     },
 }
-"""By service and method; what is not named has the bound of its service."""
+"""Bounds by service and method; other methods have the bound of their service."""
 _OF_SERVICE: Final[Mapping[str, Bound]] = {"DataService": _CLIENTS, "AdminService": _CLIENTS}
 _OTHERS: Final = Bound()
 
 
 def bound_of(method: str) -> Bound:
-    """Of a method by its full name; a method that is none of ours may be as large as a message."""
+    """Return the bound of a method by its full name. Requests of an unknown method may be as large
+    as a message."""
     service, _, name = method.rpartition("/")
     service = service.rpartition(".")[2]
     return _BOUNDS.get(service, {}).get(name) or _OF_SERVICE.get(service, _OTHERS)
@@ -116,7 +117,7 @@ def bound_of(method: str) -> Bound:
 
 @dataclass(slots=True)
 class _Plan:
-    """What to look for in a message: its lists and what may hold lists."""
+    """Fields to look at in a message: its lists, and the fields that may hold lists."""
 
     fields: dict[int, "tuple[str, bool, _Plan | None]"] = field(default_factory=dict)
     """Number to name, whether it is a list of numbers, and the plan of the message in it."""

@@ -9,7 +9,7 @@ from icecore.v1 import common_pb2, data_pb2
 
 KEYS_MAX: Final = 1_000
 TAGS_MAX: Final = 100
-"""Of each kind."""
+"""Maximum tags in each of the three tag conditions."""
 HEADERS_MAX: Final = 100
 
 

@@ -105,7 +105,7 @@ _SERVER_OPTIONS: _Options = [
 
 
 class _GrpcHandlers:
-    """What gRPC calls for each method; bodies are not (de)serialized.
+    """Handlers that gRPC calls for each method; bodies are not (de)serialized.
 
     Each is registered by its name, so that its calls have a line of their own in gRPC: what floods
     one method, or calls what is not there, holds up no other.
@@ -119,7 +119,7 @@ class _GrpcHandlers:
         self._stream_slots = Slots(calls_max, parked_max)
         self._answers_bytes_max = answers_bytes_max
         self._unsent_bytes: Counter[str] = Counter()
-        """By method, so that unread fetches never block a fence."""
+        """Unsent bytes of answers by method, so that unread fetches never block a fence."""
         self.tasks: set[asyncio.Task[Any]] = set()
         """Handlers that run."""
         self.streams: set[asyncio.Task[Any]] = set()

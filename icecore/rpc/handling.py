@@ -1,4 +1,4 @@
-"""What every transport does with a handler that fails."""
+"""Failures of handlers, treated alike by every transport."""
 
 import logging
 
@@ -9,7 +9,7 @@ _log = logging.getLogger(__name__)
 
 
 def failure_of(method: str, error: BaseException) -> IcecoreError:
-    """What the caller is told: our own errors as they are, nothing of the inside of others."""
+    """Return the error for the caller: our own errors as they are, all others without details."""
     if isinstance(error, IcecoreError):
         return error
     event(_log, logging.ERROR, "call_failed", method=method, error=error, exc_info=error)

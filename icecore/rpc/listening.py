@@ -1,4 +1,5 @@
-"""Where a server may listen: beyond this machine only with leave, because there is no TLS yet."""
+"""Checks where a server may listen: beyond this machine only with leave, because there is no TLS
+yet."""
 
 import errno
 import ipaddress

@@ -38,9 +38,9 @@ class Bulk:
 
 
 Body: TypeAlias = Buffer | Sequence[Buffer] | Bulk
-"""What is sent: one message."""
+"""One message to send."""
 Received: TypeAlias = bytes | memoryview
-"""What arrived: one message."""
+"""One message that arrived."""
 
 
 def buffers_of(body: Body) -> Sequence[Buffer]:
@@ -80,7 +80,7 @@ class Rng(Protocol):
 
 
 class CallSlot(Protocol):
-    """What a call has of a server that many share."""
+    """The share of one call in a server that many use."""
 
     def park(self) -> None:
         """From now on the call does nothing but wait.
@@ -100,7 +100,7 @@ class CallSlot(Protocol):
 
 
 class _NoSlot:
-    """Where nothing is shared: the simulator, tests."""
+    """The slot of a call where nothing is shared: the simulator, tests."""
 
     def park(self) -> None: ...
 
@@ -114,7 +114,7 @@ NO_SLOT: Final[CallSlot] = _NoSlot()
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a handler knows about its caller."""
+    """A handler's view of its caller."""
 
     peer: str
     principal: str
@@ -201,7 +201,7 @@ answers it at once, or raises what the caller is told; then nobody takes memory 
 
 @dataclass(frozen=True, slots=True)
 class DirectHandler:
-    """Of a unary method with a bulk request, where each step counts."""
+    """Handler of a unary method with a bulk request, where each step counts."""
 
     request: type[Message]
     """The bulk message, for transports that receive it in one piece: they ask ``admit`` then."""
@@ -210,14 +210,14 @@ class DirectHandler:
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """What a server offers: full method name (``/icecore.v1.DataService/Fetch``) to handler."""
+    """Handlers of a server by full method name (``/icecore.v1.DataService/Fetch``)."""
 
     unary: Mapping[str, UnaryHandler]
     streams: Mapping[str, StreamHandler]
     direct: Mapping[str, DirectHandler] = field(default_factory=dict)
-    """Unary methods with a bulk request, where each step counts."""
+    """Handlers of unary methods with a bulk request, where each step counts."""
     is_ready: Callable[[], bool] = field(default=lambda: True)
-    """What a transport's own health service tells those who ask."""
+    """Whether a transport's own health service reports ready."""
 
 
 class Server(Protocol):

@@ -1,4 +1,4 @@
-"""Who may run: each service has slots of its own, and no host has more than half of them.
+"""Slots for running calls: each service has its own, and no host has more than half of them.
 
 So no flood of fetches keeps a fence out, and no host all others. A call that only waits for
 something to happen, a long poll, is parked: it leaves its slot to others and has one of those for
@@ -24,7 +24,7 @@ class _Places:
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
         self.share_max = (count_max + 1) // 2
-        """Of one host."""
+        """Maximum slots of one host."""
         self.count = 0
         self.by_host: Counter[str] = Counter()
 
@@ -43,7 +43,7 @@ class _Places:
 
 
 class HeldSlot:
-    """Of one call; see ``icecore.rpc.ports.CallSlot``. ``end`` gives it back."""
+    """Slot of one call; see ``icecore.rpc.ports.CallSlot``. ``end`` gives it back."""
 
     __slots__ = ("_at", "_host", "_parked", "_running", "_turns")
 
@@ -93,7 +93,7 @@ class HeldSlot:
 
 
 class Slots:
-    """Of one server.
+    """All slots of one server.
 
     Args:
         calls_max: Of each service.
@@ -126,5 +126,5 @@ class Slots:
 
 
 def host_of(peer: str) -> str:
-    """Of a peer as servers call them, ``ipv4:127.0.0.1:4711``: without its port."""
+    """Return the host of a peer like ``ipv4:127.0.0.1:4711``: the part without the port."""
     return peer.rpartition(":")[0]

@@ -1,4 +1,4 @@
-"""What every gRPC server offers besides its own: health for probes, reflection for grpcurl.
+"""Standard services of every gRPC server: health for probes, reflection for grpcurl.
 
 Health has the services ``liveness`` (serving while the process answers), ``readiness``, the empty
 name and the names of all services: those are serving while the server says that it is ready.
@@ -79,7 +79,7 @@ async def add_standard_services(
 
 
 def _describe_reflection_v1() -> None:
-    """What is listed can be asked for: the newer name needs a description, too."""
+    """Describe the newer reflection name, too: clients may ask for each service that is listed."""
     from google.protobuf import descriptor_pb2, descriptor_pool, text_format
     from grpc_reflection.v1alpha import reflection_pb2
 

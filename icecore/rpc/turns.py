@@ -24,7 +24,7 @@ AT_ONCE_MAX: Final = 64
 
 
 class Turns:
-    """Of one handler.
+    """The turns of one handler.
 
     Args:
         slot: Of its call.
@@ -57,7 +57,7 @@ class FairTurns:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._lines: dict[str, deque[_Waiting]] = {}
-        """By host, the next one first."""
+        """Waiting calls by host, the next one first."""
         self._at_once = AT_ONCE_MAX // 4
         self._left = self._at_once
         self._woken = 0
@@ -89,7 +89,7 @@ class FairTurns:
             self._lines.setdefault(host, deque()).append(start)
 
     def note_begun(self) -> None:
-        """Who was let in runs now."""
+        """Note that a call which was let in runs now."""
         if self._began_s is None:
             self._began_s = self._loop.time()
 

@@ -66,7 +66,7 @@ class Timeouts:
 
 
 class Owner(Protocol):
-    """Who a connection belongs to."""
+    """The client or server that owns a connection."""
 
     def admit(self, connection: "Connection", head: Head, meta: bytes) -> bool:
         """Whether there is memory for a large body; says so to the peer if not."""
@@ -100,7 +100,7 @@ class Connection:
     ) -> None:
         self.peer = peer
         self.principal = sock.principal if isinstance(sock, TlsSocket) else "anonymous"
-        """Who the peer has proved to be."""
+        """Identity that the peer has proved; ``anonymous`` without TLS."""
         self.is_lost = False
         self.why_lost = ""
         self.has_greeted = False
@@ -206,7 +206,7 @@ class Connection:
 
     @property
     def unsent_bytes(self) -> int:
-        """What the peer has not taken yet."""
+        """Bytes that the peer has not taken yet."""
         return self._outbox.size_bytes
 
     def send(self, kind: int, call_id: int, meta: bytes, body: Sequence[Buffer]) -> None:

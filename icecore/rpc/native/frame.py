@@ -27,13 +27,14 @@ from typing import Final, NamedTuple
 from icecore.codec.checksum import crc32c
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
-"""Of one body; gRPC's limit is the same."""
+"""Maximum size of one body; gRPC's limit is the same."""
 META_BYTES_MAX: Final = 1024
-"""Of all frames but BULK,"""
+"""Maximum size of the meta of all frames but BULK."""
 BULK_META_BYTES_MAX: Final = 0xFFFF
-"""whose meta holds the request's header: as much as a head can tell."""
+"""Maximum size of a BULK's meta, which holds the request's header: as much as a head can tell."""
 HEADER_BYTES_MAX: Final = BULK_META_BYTES_MAX - META_BYTES_MAX
-"""Of a header in a meta, which leaves room for the method. A larger one goes in a CALL's body."""
+"""Maximum size of a header in a meta, which leaves room for the method. A larger header goes in a
+CALL's body."""
 HEAD_BYTES: Final = 16
 VERSION: Final = 2
 
@@ -47,7 +48,7 @@ _TIMEOUT_MAX_MS: Final = 0xFFFFFFFF
 
 
 class Kind(IntEnum):
-    """What a frame is; see the table above."""
+    """Kind of a frame; see the table above."""
 
     HELLO = 1
     CALL = 2
@@ -70,12 +71,12 @@ class FrameError(Exception):
 
 
 class Call(NamedTuple):
-    """What the meta of a CALL or a BULK says."""
+    """Content of the meta of a CALL or a BULK."""
 
     timeout_s: float
     method: bytes
     header: bytes | None
-    """Of a BULK; None when the body is the whole request."""
+    """Header of a BULK; None when the body is the whole request."""
 
 
 class Frame(NamedTuple):
@@ -88,7 +89,7 @@ class Frame(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What the first bytes of a frame say."""
+    """Content of the first bytes of a frame."""
 
     body_bytes: int
     call_id: int
@@ -161,7 +162,7 @@ def pack_call(timeout_s: float, method: bytes, header: bytes | None = None) -> b
 
 
 def read_call(kind: int, meta: bytes) -> Call:
-    """What the meta of a CALL or a BULK says.
+    """Parse the meta of a CALL or a BULK.
 
     Raises:
         FrameError: It is no such meta.

@@ -1,4 +1,4 @@
-"""What a server does with a handler: tells it who calls, runs it, and sends what became of it."""
+"""Calls of handlers by a server: makes their context, runs them, and sends their outcome."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -35,7 +35,7 @@ _MESSAGE_CHARACTERS_MAX: Final = 1000
 
 
 def context_of(connection: Connection, timeout_s: float | None, slot: CallSlot) -> CallContext:
-    """What a handler is told of its caller."""
+    """Return a handler's view of its caller."""
     return CallContext(connection.peer, connection.principal, timeout_s, slot)
 
 

@@ -52,11 +52,11 @@ class Inbox:
 
     @property
     def expected_bytes(self) -> int:
-        """Of the large body that is under way; 0 when there is none."""
+        """Size of the large body that is under way; 0 when there is none."""
         return len(self._body) if self._body is not None else self._skip_bytes
 
     def targets(self) -> list[memoryview]:
-        """Where to put what is received next; never empty."""
+        """Return the buffers for the next bytes received; never empty."""
         if self._body is not None:
             return [self._body[self._at :], self._shared]
         return [self._shared[self._have :]]

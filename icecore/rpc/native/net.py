@@ -243,11 +243,11 @@ class NativeNet:
     # --- of Owner -------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
-        """Of ``Owner``: what we asked for we can hold."""
+        """See ``Owner``. A client always has room: it asked for the body."""
         return True
 
     def arrived(self, connection: Connection, frame: Frame) -> None:
-        """Of ``Owner``."""
+        """See ``Owner``."""
         key = self._keys.get(connection)
         if key is not None:
             self._calls[key].arrived(frame)
@@ -265,7 +265,7 @@ class NativeNet:
             raise FrameError(f"kind {frame.kind} is not expected here")
 
     def lost(self, connection: Connection, error: IcecoreError) -> None:
-        """Of ``Owner``."""
+        """See ``Owner``."""
         key = self._keys.pop(connection, None)
         if key is not None:
             self._calls.pop(key).lost(error)

@@ -7,9 +7,10 @@ from typing import Final
 from icecore.rpc.ports import Buffer
 
 TURN_BYTES_MAX: Final = 1 << 20
-"""Of one system call: a reader that keeps pace would hold a longer one, and with it the loop."""
+"""Maximum bytes of one system call. A reader that keeps pace would prolong a larger call and so
+hold the loop."""
 _BUFFERS_MAX: Final = 512
-"""Of one system call; the kernel's limit (IOV_MAX) is 1024."""
+"""Maximum buffers of one system call; the kernel's limit (IOV_MAX) is 1024."""
 
 
 def one_turn(buffers: Iterable[Buffer]) -> list[Buffer]:
@@ -33,7 +34,7 @@ def _owned(buffer: Buffer) -> Buffer:
 
 
 class Outbox:
-    """What one connection has not sent yet."""
+    """Buffers that one connection has not sent yet."""
 
     def __init__(self) -> None:
         self._buffers: deque[Buffer] = deque()
@@ -50,7 +51,7 @@ class Outbox:
             self.sent(sent_bytes)
 
     def next(self) -> list[Buffer]:
-        """What goes out in the next turn."""
+        """Return the buffers to send in the next turn."""
         return one_turn(self._buffers)
 
     def sent(self, count: int) -> None:

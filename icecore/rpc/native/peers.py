@@ -1,4 +1,4 @@
-"""What a server of the native transport knows of each of its connections."""
+"""State that a server of the native transport keeps for each of its connections."""
 
 import asyncio
 from collections import Counter, deque

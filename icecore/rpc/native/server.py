@@ -74,18 +74,19 @@ _log = logging.getLogger(__name__)
 
 _BREAK_GRACE_S: Final = 5.0
 _CONNECTIONS_OF_HOST_MIN: Final = 64
-"""That any host may have, where the half of all is less."""
+"""Connections that any host may have, even where half of all connections is less."""
 _CALLS: Final = frozenset({Kind.CALL, Kind.BULK})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a server holds for its callers at most."""
+    """Limits on the memory and calls that a server holds for its callers."""
 
     calls_max: int = 4096
     parked_max: int = 8192
     calls_per_connection_max: int = 128
-    """Of clients, that run and are not parked; direct handlers bound their calls themselves."""
+    """Maximum running, unparked client calls of a connection; direct handlers bound their calls
+    themselves."""
     connections_max: int = 16_384
     receiving_bytes_max: int = 256 << 20
     answers_bytes_max: int = 64 << 20
@@ -130,7 +131,7 @@ class NativeServer:
         self._unsent_bytes: Counter[str] = Counter()
         self._is_stopping = False
         self._is_over = False
-        """What has not begun will not."""
+        """Calls that have not begun are not begun any more."""
         self._idle: asyncio.Future[None] | None = None
         """Done when no call runs any more; made by ``stop``."""
         self._all_gone = asyncio.Event()
@@ -177,7 +178,7 @@ class NativeServer:
         self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
 
     def lost(self, connection: Connection, error: IcecoreError) -> None:
-        """Of ``Owner``: a handler of a stream may tidy up for a while."""
+        """See ``Owner``. A stream's handler gets a few seconds to tidy up."""
         peer = self._peers.pop(connection, None)
         if peer is None:
             return
@@ -200,7 +201,7 @@ class NativeServer:
     # --- frames ---------------------------------------------------------------------------------
 
     def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
-        """Of ``Owner``."""
+        """See ``Owner``."""
         peer = self._peers[connection]
         call = read_call(head.kind, meta) if head.kind in _CALLS else None
         error: IcecoreError | None = None
@@ -231,7 +232,8 @@ class NativeServer:
     def _admitted(
         self, connection: Connection, head: Head, call: Call, header: bytes
     ) -> Admitted | None:
-        """What the handler makes of the header of a large request; None when it has an answer."""
+        """Pass the header of a large request to its handler. Return None when the handler answers
+        at once or fails."""
         method, handler = self._direct[call.method]
         try:
             admitted = handler.admit(
@@ -248,7 +250,7 @@ class NativeServer:
         return None
 
     def arrived(self, connection: Connection, frame: Frame) -> None:
-        """Of ``Owner``."""
+        """See ``Owner``."""
         peer = self._peers[connection]
         if isinstance(frame.body, memoryview):  # it was admitted, and maybe the next one already
             self._receiving_bytes -= len(frame.body)

@@ -1,4 +1,4 @@
-"""What the kernel is asked to do for a connection, and what it knows of a silent peer's host.
+"""Kernel settings of a connection, and the kernel's knowledge of a silent peer's host.
 
 A host that vanishes sends neither FIN nor RST. While nothing is under way to it, the kernel asks it
 (keep-alive) at no cost to us, and breaks the connection after about 3 s. ``TCP_USER_TIMEOUT`` would
@@ -25,8 +25,8 @@ _SILENT_MS: Final = 2_500
 _RETRANSMISSIONS_MIN: Final = 2
 
 _INFO: Final = struct.Struct("=2xB21xI28xI")
-"""Of Linux's ``tcp_info``: retransmissions since the last ack, segments without an ack, and how
-many milliseconds ago the last ack came."""
+"""Fields of Linux's ``tcp_info``: retransmissions since the last ack, segments without an ack,
+milliseconds since the last ack."""
 
 
 def prepare(sock: socket.socket) -> None:

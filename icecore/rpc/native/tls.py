@@ -21,15 +21,15 @@ from icecore.errors import ConfigurationError
 from icecore.rpc.ports import Buffer
 
 RECORD_BYTES: Final = 16 << 10
-"""Of one TLS record at most; smaller buffers are joined to one."""
+"""Maximum payload of one TLS record; smaller buffers are joined to one."""
 _READ_BYTES_MAX: Final = 256 << 10
-"""Of one call, so that the connection gets a turn to look at its budget."""
+"""Maximum bytes of one call, so that the connection gets a turn to look at its budget."""
 _WAITS: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportSecurity:
-    """What a process proves to its peers, and asks of them. None = no TLS in that role.
+    """Certificates of a process and its demands on peers, by role. None = no TLS in that role.
 
     Who a caller is (``CallContext.principal``) is known only if ``server`` asks for a certificate
     (``verify_mode``). Whether a server's name is checked is up to ``client.check_hostname``.
@@ -62,7 +62,7 @@ class TlsSocket:
     def __init__(self, inner: ssl.SSLSocket) -> None:
         self._inner = inner
         self._stuck = b""
-        """What OpenSSL has begun to send: it must be given the same bytes again."""
+        """Bytes that OpenSSL has begun to send: it must be given the same bytes again."""
         self.principal = _principal(inner)
 
     def fileno(self) -> int:
@@ -126,7 +126,7 @@ class TlsSocket:
 
 
 def _next_record(buffers: Sequence[Buffer], at: int, begun: int) -> Buffer:
-    """What follows the first ``begun`` bytes of ``buffers[at]``, for one record."""
+    """Return the bytes of one record: those after the first ``begun`` bytes of ``buffers[at]``."""
     first = memoryview(buffers[at])[begun : begun + RECORD_BYTES]
     if len(first) == RECORD_BYTES or at + 1 == len(buffers):
         return first
