@@ -13,7 +13,7 @@ from icecore.spark.plan import PartitionSnapshot, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one micro-batch; 0 = none."""
+    """Limits of one micro-batch; 0 = no limit."""
 
     records: int = 0
     size_bytes: int = 0

@@ -216,8 +216,8 @@ class Appender:
 
 
 def _values(rows: pa.RecordBatch) -> dict[str, list[Any]]:
-    """What is compared. Neither times, which may be those of the attempt, nor how lists that hold
-    nothing are written."""
+    """Return the columns to compare. Times are left out, because an attempt may have set them.
+    Empty lists count as none."""
     found: dict[str, list[Any]] = {}
     for name in _COMPARED:
         if name in rows.schema.names:

@@ -41,7 +41,7 @@ SCHEMA: Final = StructType(
 """All columns. Times are whole milliseconds."""
 
 _CONSTANT: Final = ("topic", "partition")
-"""Of a batch: no consumer is asked for them."""
+"""Columns with one value per batch, which no consumer is asked for."""
 
 
 def pruned(columns: Sequence[str]) -> StructType:
@@ -90,7 +90,7 @@ class BatchMaker:
         self._repeated: dict[str, pa.Array] = {}
         names = [name for name in schema.fieldNames() if name not in _CONSTANT]
         self.names = tuple(names) or ("offset",)
-        """What to ask a consumer for; it has to be something, or nobody knows how many rows."""
+        """Columns to ask a consumer for: at least one, which tells the number of rows."""
 
     def make(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         """One batch of all rows. Values are copied once, where there are several batches."""

@@ -1,4 +1,4 @@
-"""What Spark's filters say about offsets, append times, keys and partitions: what need not be read.
+"""Derives from Spark's filters which offsets, keys and partitions need not be read.
 
 Spark checks every row again, so what comes of this may be too wide, but never too narrow. Terms
 arrive joined by AND; an OR never does.
@@ -84,7 +84,8 @@ class Pushed:
         self.keys = found if self.keys is None else self.keys & found
 
     def wanted_keys(self) -> tuple[bytes, ...]:
-        """What to look for by key; empty = everything, also when there are too many of them."""
+        """Return the keys to look for; empty = read everything, also when there are too many
+        keys."""
         if self.keys is None or len(self.keys) > KEYS_MAX:
             return ()
         return tuple(sorted(self.keys))

@@ -18,11 +18,11 @@ from icecore.errors import ConfigurationError, InvalidRequestError, InvalidTopic
 from icecore.model import check_topic_name
 
 Place: TypeAlias = int | Literal["earliest", "latest"]
-"""Of one partition."""
+"""Offset or end of one partition."""
 Places: TypeAlias = Literal["earliest", "latest"] | Mapping[int, Place]
-"""Of all partitions, or of each."""
+"""One place for all partitions, or a place for each."""
 Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]
-"""By partition, which offsets: from, and to (exclusive); ascending and apart."""
+"""Offset ranges by partition, ends exclusive; ascending, without overlap or contact."""
 
 _COMMON: Final = ("topic", "bootstrap")
 _READING: Final = (
@@ -74,7 +74,7 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a batch or a streaming read asks for."""
+    """Options of a batch or a streaming read."""
 
     topic: str
     bootstrap: str
@@ -98,14 +98,14 @@ class ReadOptions:
     offset_ranges: Spans | None
     """Instead of all that is above."""
     topic_id: bytes
-    """Of the only topic that is meant; empty = whichever has the name."""
+    """Id of the topic that is meant; empty = any topic of the name."""
     as_of: AsOf | None
     """Instead of what there is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a batch or a streaming write asks for."""
+    """Options of a batch or a streaming write."""
 
     topic: str
     bootstrap: str

@@ -1,4 +1,4 @@
-"""What one task reads, as Spark sends it to an executor."""
+"""The work of one task, as Spark sends it to an executor."""
 
 from pyspark.sql.datasource import InputPartition
 

@@ -16,14 +16,14 @@ from icecore.errors import ConfigurationError, OffsetOutOfRangeError
 from icecore.spark.options import Places, Spans
 
 RANGE_RECORDS_MAX: Final = 4 << 20
-"""Of one range: a task that fails is done again."""
+"""Maximum records of one range: a task that fails is done again."""
 _SNAP: Final = 4
 """A cut moves to the border of a segment that is nearer than this part of a range."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpan:
-    """Where one segment lies."""
+    """Position of one segment."""
 
     segment_id: int
     base_offset: int
@@ -31,12 +31,12 @@ class SegmentSpan:
     """Exclusive; of the active segment what can be read of it."""
     is_tiered: bool
     length_bytes: int = 0
-    """Of its batches."""
+    """Size of its batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """What one partition holds."""
+    """Offsets and segments of one partition at one moment."""
 
     log_start_offset: int
     high_watermark: int
@@ -45,7 +45,7 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a topic holds at one moment."""
+    """Offsets and segments of a topic at one moment."""
 
     topic: str
     topic_id: bytes
@@ -155,7 +155,7 @@ def spanned(spans: Spans) -> dict[int, PartitionSnapshot]:
 
 
 def within(spans: Spans | None, starts: Mapping[int, int], ends: Mapping[int, int]) -> Spans:
-    """What of the spans is from ``starts`` to ``ends``; None = all that is."""
+    """Cut the spans to the range from ``starts`` to ``ends``; None = the whole range."""
     if spans is None:
         return {number: [(start, ends[number])] for number, start in starts.items()}
     return {
@@ -203,7 +203,8 @@ def _runs(segments: Sequence[SegmentSpan], start: int, end: int) -> Iterator[tup
 
 
 def _cuts(start: int, end: int, length: int, borders: Sequence[int]) -> list[int]:
-    """Where to cut, the ends included: evenly, at the border of a segment where one is near."""
+    """Return the cuts, both ends included: evenly spaced, or at a segment's border where one is
+    near."""
     count = -(-(end - start) // length)
     cuts = [start]
     for index in range(1, count):

@@ -30,7 +30,8 @@ from icecore.spark.plan import OffsetRange
 _T = TypeVar("_T")
 
 BATCH_ROWS: Final = 32_768
-"""What Spark takes fastest; fewer cost it more per row, more of them wait for one another."""
+"""Rows per batch that Spark takes fastest. Fewer cost more per row; more make rows wait for one
+another."""
 BATCH_BYTES: Final = 16 << 20
 FETCH_BYTES: Final = 4 << 20
 STALL_S: Final = 120.0
@@ -39,7 +40,7 @@ STALL_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class RangeSource:
-    """Where ranges are read, and which of their records. It travels to executors."""
+    """Source of ranges, with a filter of their records. It is sent to executors."""
 
     bootstrap: str
     topic: str

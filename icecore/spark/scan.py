@@ -22,7 +22,7 @@ from icecore.spark.options import ReadOptions
 from icecore.spark.tiered import TieredFile
 
 _SCHEMES: Final = {"file": "file", "s3": "s3a", "gs": "gs"}
-"""What Spark calls the stores that nodes name."""
+"""Spark's scheme for each store that nodes name."""
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS_MIN: Final = 8
 _PATHS_PER_TASK: Final = 100

@@ -134,7 +134,7 @@ def read(
 def _rest(
     spark: SparkSession, texts: Mapping[str, str], topic_id: bytes, spans: Spans
 ) -> DataFrame:
-    """What the data source reads: these offsets of this topic, and no other's."""
+    """Read the rest through the data source: these offsets of exactly this topic."""
     ends = {name.lower() for name in (*ENDS, "asOf")}
     kept = {name: text for name, text in texts.items() if name.lower() not in ends}
     kept["topicId"] = topic_id.hex()

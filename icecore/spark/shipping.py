@@ -1,4 +1,4 @@
-"""What executors say when they lack this package.
+"""Gives executors a clear error when they lack this package.
 
 Spark sends objects to executors by the names of their modules. Where there is no such module, that
 ends in a bare ModuleNotFoundError deep inside of Spark. So ours are sent with a small function, by
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def shipped(made: object, *arguments: Any) -> tuple[Any, ...]:
-    """What ``__reduce__`` of an object answers: make its class again from these arguments.
+    """Return the value for an object's ``__reduce__``: make its class again from these arguments.
 
     The arguments are packed apart, because what they are made of lacks its module just as much.
     """

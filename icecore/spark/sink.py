@@ -50,11 +50,11 @@ _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task has done."""
+    """Result of one task."""
 
     records: int
     duplicates: int
-    """Of them, those that an earlier attempt had appended."""
+    """Records among them that an earlier attempt had appended."""
 
 
 def check_schema(schema: StructType, overwrite: bool) -> None:

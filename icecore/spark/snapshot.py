@@ -107,7 +107,8 @@ def offsets_of(admin: Admin, options: ReadOptions, snapshot: Snapshot, end: str)
 
 
 def offsets_since(admin: Admin, snapshot: Snapshot, time_ms: int) -> dict[int, int]:
-    """By partition, the first record appended then or later, or the end that the snapshot has.
+    """Return, by partition, the offset of the first record appended then or later. Where there is
+    none, it is the end of the snapshot.
 
     Append times never go back within a partition (R51), so all that comes before was earlier.
     """

@@ -121,8 +121,8 @@ class BatchReader(DataSourceReader):
         return [RangePartition(source, each) for each in planned]
 
     def _snapshot(self, admin: Admin) -> Snapshot:
-        """What is there; of ranges that somebody has planned already, these. Whether they are
-        still there, readers find out."""
+        """Return the snapshot to read; ranges that were planned before are taken as they are.
+        Readers find out whether their records are still there."""
         options = self._options
         if options.offset_ranges is not None:
             return Snapshot(options.topic, options.topic_id, spanned(options.offset_ranges))

@@ -46,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._target: dict[int, int] | None = None
         self._planned: dict[int, int] = {}
-        """Where the last micro-batch ends."""
+        """End of the last micro-batch, by partition."""
         self._limits = Limits(
             options.max_offsets_per_trigger,
             options.max_bytes_per_trigger,
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins; Spark asks twice, and is told the same."""
+        """Return the start of a new query; Spark asks twice and gets the same answer."""
         if self._initial is None:
             snapshot = self._snapshot()
             starts = offsets_of(self._client(), self._options, snapshot, "starting")
@@ -72,12 +72,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(_NO_MORE_ROWS) if self._limits != Limits() else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that this run reads."""
+        """Restrict this run to the records that are there now."""
         snapshot = self._snapshot()
         self._target = {p: each.high_watermark for p, each in snapshot.partitions.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends.
+        """Return the end of the next micro-batch.
 
         Raises:
             TopicRecreatedError: The topic is not the one that the checkpoint is of.
@@ -99,7 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(snapshot, {p: end for p, end in ends.items() if p in known or end})
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """What there is, for the query's progress: with its lag behind that, in records."""
+        """Return the current end for the query's progress, with the query's lag behind it in
+        records."""
         snapshot = self._snapshot()
         ends = {number: each.high_watermark for number, each in snapshot.partitions.items()}
         lag = sum(max(0, end - self._planned.get(number, 0)) for number, end in ends.items())
@@ -111,7 +112,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(self._target.get(number, 0), partition.high_watermark)
 
     def _known(self, start: Mapping[str, Any], snapshot: Snapshot) -> dict[int, int]:
-        """Where each partition goes on; those that were added since are not among them."""
+        """Return the next offset of each partition in the checkpoint; partitions added since are
+        left out."""
         known = _positions(start, self._options.topic)
         if start["topic_id"] != snapshot.topic_id.hex():
             raise TopicRecreatedError(
@@ -188,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[str, Any]:
-    """What Spark keeps, as JSON."""
+    """Return the offset that Spark keeps, as JSON."""
     return {
         "version": _VERSION,
         "topic": snapshot.topic,

@@ -26,7 +26,7 @@ class TieredFile:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Who reads what."""
+    """Division of a read: files that Spark opens, and ranges that nodes serve."""
 
     files: tuple[TieredFile, ...]
     rest: Spans

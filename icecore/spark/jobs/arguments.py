@@ -164,7 +164,7 @@ def _number(text: str) -> int:
 
 
 def settings(given: Sequence[str]) -> dict[str, str]:
-    """Of Spark. Raises ConfigurationError."""
+    """Parse settings of Spark. Raises ConfigurationError."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")

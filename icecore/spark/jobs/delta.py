@@ -35,7 +35,8 @@ def check(folder: Folder) -> None:
 
 
 def uri_of(path: str) -> str:
-    """What deltalake calls a path of Spark's. Raises ConfigurationError: It knows no such store."""
+    """Translate a path of Spark's for deltalake. Raises ConfigurationError: It knows no such
+    store."""
     scheme, _, rest = path.partition(":")
     if scheme == "file":
         return "/" + rest.lstrip("/")

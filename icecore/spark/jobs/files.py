@@ -60,7 +60,7 @@ class Folder:
         return bool(self._system.exists(self._at(name)))
 
     def names(self, name: str) -> list[str]:
-        """Of all that is in a folder of it; none when there is no such folder."""
+        """Return the names of all entries of a subfolder; none when there is no such subfolder."""
         if not self.exists(name):
             return []
         return sorted(

@@ -96,7 +96,7 @@ def _make(
 
 
 def newest(rows: DataFrame) -> DataFrame:
-    """Of each key the record that was appended last, unless that is a tombstone.
+    """Keep the last appended record of each key, unless that is a tombstone.
 
     Append times never go back within a partition, and a key changes its partition only when the
     topic gets more of them.

@@ -1,4 +1,4 @@
-"""What is shipped to a Spark cluster whose machines have the dependencies, and not this package.
+"""Builds the files to ship to Spark clusters that have the dependencies, but not this package.
 
 A zip for ``--py-files``, and the file that spark-submit runs. Dependencies are native and can't
 travel like that: docs/SPARK.md says which they are.
@@ -23,7 +23,7 @@ from icecore.spark.jobs.__main__ import run
 sys.exit(run(sys.argv[1:]))
 '''
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
-"""Of each file in the zip, so that the same code makes the same bytes."""
+"""Time of each file in the zip, so that the same code makes the same bytes."""
 
 
 def package(folder: Path) -> tuple[Path, Path]:

@@ -78,7 +78,7 @@ def reconcile(spark: SparkSession, arguments: Namespace, report: Report) -> None
 
 
 def problems_of(snapshot: Snapshot, segments: Sequence[Segment]) -> Iterator[str]:
-    """What is wrong in metadata alone."""
+    """Yield the problems that metadata alone show."""
     for number, partition in sorted(snapshot.partitions.items()):
         where = f"{snapshot.topic}/{number}"
         at = partition.log_start_offset
@@ -131,7 +131,8 @@ def tiered_spans(partition: PartitionSnapshot) -> list[tuple[int, int]]:
 
 
 def blocks(rows: DataFrame, tiered: Mapping[int, Sequence[tuple[int, int]]]) -> dict[Any, Any]:
-    """By partition and block: how many records, and count and sums of hashes of tiered ones."""
+    """Return, by partition and block, the number of records, and count and sums of hashes of tiered
+    ones."""
     cold = _is_in(tiered)
     hashed = F.when(cold, F.xxhash64(*_PLAIN, *_lists()))
     place = F.expr(f"offset % {BLOCK}").alias("place")
@@ -201,7 +202,7 @@ def differing(served: Mapping[Any, Any], cold: Mapping[Any, Any]) -> Iterator[st
 
 
 def _table_files(arguments: Namespace, snapshot: Snapshot) -> list[str]:
-    """What the table's log names, as Spark opens it."""
+    """Return the files that the table's log names, as Spark opens them."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError

@@ -1,4 +1,4 @@
-"""What a job says while it runs, and the one line of figures at its end.
+"""Messages of a job while it runs, and the one line of figures at its end.
 
 Notes for people go to stderr. The last line on stdout is JSON with the fields of ``Metrics``,
 whatever happened, so that a scheduler needs to parse nothing else.
@@ -34,24 +34,24 @@ class Metrics:
     records_written: int = 0
     records_quarantined: int = 0
     segments_merged: int = 0
-    """Small ones that rewrite put together; ``steps_done`` says how many took their places."""
+    """Small segments that rewrite merged; ``steps_done`` counts the segments that replaced them."""
     segments_left: int = 0
-    """That fit together and can't be merged; the notes say why."""
+    """Segments that fit together and can't be merged; the notes say why."""
     bytes_read: int = 0
-    """Of objects, by rewrite."""
+    """Object bytes that rewrite has read."""
     bytes_written: int = 0
-    """Likewise."""
+    """Object bytes that rewrite has written."""
     findings: int = 0
-    """What reconcile found to be wrong."""
+    """Number of problems that reconcile found."""
     steps_done: int = 0
-    """By this run."""
+    """Steps done by this run."""
     steps_found_done: int = 0
-    """By earlier runs."""
+    """Steps done by earlier runs."""
     start_offsets: dict[str, int] = field(default_factory=dict)
-    """By partition: of what this run reads, or would."""
+    """Start of the offsets that this run reads, or would read, by partition."""
     end_offsets: dict[str, int] = field(default_factory=dict)
     output: str = ""
-    """Where the result is."""
+    """Location of the result."""
     elapsed_s: float = 0.0
     error: str = ""
     """The reason and what it says; empty unless it failed."""
@@ -72,7 +72,7 @@ _OFFSETS: Final = {"type": "object", "additionalProperties": {"type": "integer"}
 
 
 class Report:
-    """Where one run says how it gets on.
+    """Progress and result of one run.
 
     Args:
         job: Its name.

@@ -27,11 +27,11 @@ GROUPS_PER_TASK = 4
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one group."""
+    """Outcome of merging one group."""
 
     group: MergeGroup
     length_bytes: int = 0
-    """Of the objects that took its place."""
+    """Size of the objects that replaced the group."""
     refused: str = ""
     """Why it stays as it is."""
 

@@ -43,7 +43,7 @@ def perform(spark: SparkSession, asked: Namespace, report: Report) -> None:
 
 
 def cause_of(error: Exception) -> str:
-    """What our code or Spark said, without the stacks of two languages around it."""
+    """Return the message of our code or Spark, without the stacks of two languages around it."""
     text = str(error)
     lines = [line.strip(" |+-") for line in text.splitlines()]
     ours = [line for line in lines if _OURS.match(line)]

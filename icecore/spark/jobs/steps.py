@@ -15,7 +15,7 @@ from icecore.spark.session import read
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S, take_snapshot
 
 Offsets = dict[str, int]
-"""By partition, as they stand in JSON."""
+"""Offsets by partition, as they stand in JSON."""
 NOTHING: Final[Offsets] = {}
 
 
