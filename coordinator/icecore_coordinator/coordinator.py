@@ -62,13 +62,13 @@ from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.recovery import Recovery
 from icecore_coordinator.work.repairing import Repairer
 from icecore_coordinator.work.retention import Retention
+from icecore_coordinator.work.rolls import TailRolls
 from icecore_coordinator.work.seal_checking import SealChecker
 from icecore_coordinator.work.sealing import LiveSealing
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.start_states import StartStates
 from icecore_coordinator.work.surplus import SurplusCopies
 from icecore_coordinator.work.tail_opening import TailOpener
-from icecore_coordinator.work.tail_rolls import TailRolls
 from icecore_coordinator.work.tier_import import TierImport
 from icecore_coordinator.work.tiering import Tiering
 from icecore_coordinator.work.topics import Topics

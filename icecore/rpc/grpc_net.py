@@ -24,6 +24,7 @@ from icecore.errors import (
     ThrottledError,
     UnavailableError,
 )
+from icecore.rpc.addresses import check_listen, refuses, why_not_bound
 from icecore.rpc.bounds import MESSAGE_BYTES_MAX, bound_of, bounded
 from icecore.rpc.grpc_streams import (
     GrpcClientStream,
@@ -32,8 +33,6 @@ from icecore.rpc.grpc_streams import (
     mark_retrieved,
 )
 from icecore.rpc.handling import failure_of
-from icecore.rpc.knocking import refuses
-from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.ports import (
     Body,
     CallContext,

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from icecore.client import Consumer
@@ -194,3 +195,16 @@ class _Reading:
             f"{self._source.topic}/{wanted.partition}, offsets {wanted.start_offset} to "
             f"{wanted.end_offset}"
         )
+
+
+# --- the part of one task -------------------------------------------------------------------------
+
+# The work of one task, as Spark sends it to an executor.
+
+
+class RangePartition(InputPartition):
+    """One range and where it is read."""
+
+    def __init__(self, source: RangeSource, wanted: OffsetRange) -> None:
+        self.source = source
+        self.wanted = wanted

@@ -22,9 +22,8 @@ from icecore.blocking import Admin
 from icecore.errors import ConfigurationError, OffsetOutOfRangeError, TopicRecreatedError
 from icecore.spark.admission import Limits, admitted
 from icecore.spark.options import ReadOptions
-from icecore.spark.partitions import RangePartition
 from icecore.spark.plan import PartitionSnapshot, Snapshot, ranges
-from icecore.spark.ranges import RangeSource, read_range
+from icecore.spark.ranges import RangePartition, RangeSource, read_range
 from icecore.spark.shipping import shipped
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S, offsets_of, take_snapshot
 

@@ -23,8 +23,8 @@ from icecore.model import (
     Token,
 )
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord, retired
+from icecore_coordinator.state.counts import OpenSegments, Totals
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.open_segments import OpenSegments
 from icecore_coordinator.state.record_json import decode
 from icecore_coordinator.state.records import (
     Change,
@@ -47,7 +47,6 @@ from icecore_coordinator.state.records import (
 )
 from icecore_coordinator.state.saved_positions import PositionIndex
 from icecore_coordinator.state.tier_index import TierIndex
-from icecore_coordinator.state.totals import Totals
 
 Decision: TypeAlias = Callable[["ClusterState"], Change]
 """A function that returns the change for the newest state, or raises IcecoreError to refuse."""

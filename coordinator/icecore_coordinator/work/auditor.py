@@ -14,8 +14,7 @@ from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
 from icecore_coordinator.state.records import PartitionKey
 from icecore_coordinator.work.backoff import Backoff
 from icecore_coordinator.work.gains import ExpectedGains
-from icecore_coordinator.work.roll_asking import ask_to_roll
-from icecore_coordinator.work.roll_pace import ROLLS_MIN, RollPace
+from icecore_coordinator.work.rolls import ROLLS_MIN, RollPace, ask_to_roll
 from icecore_coordinator.work.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
 

@@ -22,7 +22,7 @@ from icecore_coordinator.decisions.retention import (
 )
 from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.work.local_copies import LocalCopies
-from icecore_coordinator.work.tail_rolls import TailRolls
+from icecore_coordinator.work.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from icecore.client.produce.bulk import Columns, columns_of
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
 from icecore.client.produce.home import Home
 from icecore.client.produce.identity import ATTEMPT_S, Identities
+from icecore.client.produce.identity import producer_name as named
 from icecore.client.produce.partition_queue import PartitionQueue
-from icecore.client.produce.producer_name import producer_name as named
 from icecore.client.produce.sender import Sender
 from icecore.client.produce.topics import Topic, Topics, Waiting
 from icecore.client.retries import OnRetry, callback

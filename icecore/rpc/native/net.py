@@ -16,10 +16,8 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from icecore.rpc.addresses import native
+from icecore.rpc.addresses import check_listen, native, refuses, why_not_bound
 from icecore.rpc.bounds import bounded
-from icecore.rpc.knocking import refuses
-from icecore.rpc.listening import check_listen, why_not_bound
 from icecore.rpc.native.client import FETCH, Calls, class_of, error_of
 from icecore.rpc.native.connection import Connection, Timeouts
 from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind

@@ -6,13 +6,13 @@ from collections import Counter
 from icecore.model import Epoch, Segment, SegmentId, SegmentState
 from icecore.topic_settings import SegmentSettings
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.counts import Totals
 from icecore_coordinator.state.records import (
     Change,
     PartitionRecord,
     SegmentRecord,
     is_under_replicated,
 )
-from icecore_coordinator.state.totals import Totals
 
 TOPICS = [b"a" * 16, b"b" * 16]
 SETTINGS = SegmentSettings(replication_factor=3, min_insync=2)

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from icecore.rpc.knocking import refuses
+from icecore.rpc.addresses import refuses
 
 
 def taken() -> socket.socket:

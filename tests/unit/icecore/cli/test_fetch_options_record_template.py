@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore.cli.record_template import fill, parse_template
+from icecore.cli.fetch_options import fill, parse_template
 from icecore.codec.record import Record
 
 RECORD = Record(

@@ -8,7 +8,7 @@ from icecore.errors import UnavailableError
 from icecore.model import NodeId, Segment
 from icecore_coordinator.nodes.node_calls import Rolling
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.tail_rolls import TailRolls
+from icecore_coordinator.work.rolls import TailRolls
 from tests.support.cluster_states import segment, started
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 

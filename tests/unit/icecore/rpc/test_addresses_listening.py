@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from icecore.errors import ConfigurationError
-from icecore.rpc.listening import check_listen, why_not_bound
+from icecore.rpc.addresses import check_listen, why_not_bound
 
 
 @pytest.mark.parametrize(

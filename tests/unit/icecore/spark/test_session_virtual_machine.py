@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from icecore.spark import virtual_machine
-from icecore.spark.virtual_machine import provide_java
+from icecore.spark import session
+from icecore.spark.session import provide_java
 
 SCRIPT = '#!/bin/sh\nfor each in "$@"; do echo "<$each>"; done\n'
 
@@ -27,7 +27,7 @@ def test_what_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         before = dict(environment)
         provide_java(environment, tmp_path / "unused")
         assert environment == before
-    monkeypatch.setattr(virtual_machine, "_packaged", lambda: None)
+    monkeypatch.setattr(session, "_packaged", lambda: None)
     nothing = {"PATH": str(tmp_path / "empty")}
     provide_java(nothing)
     assert "JAVA_HOME" not in nothing

@@ -3,7 +3,7 @@
 import pytest
 
 from icecore.model import SegmentId
-from icecore_coordinator.work.roll_pace import ROLLS_MAX, ROLLS_MIN, RollPace
+from icecore_coordinator.work.rolls import ROLLS_MAX, ROLLS_MIN, RollPace
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 
 PATIENCE_MS = 5_000.0

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from icecore.model import Segment, SegmentState
-from icecore_coordinator.state.open_segments import Led, OpenSegments
+from icecore_coordinator.state.counts import Led, OpenSegments
 
 
 def _some(rng: random.Random, segment_id: int) -> Segment:
