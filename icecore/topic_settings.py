@@ -18,7 +18,7 @@ from icecore.errors import InvalidRequestError
 
 
 class FlushMode(IntEnum):
-    """What an append waits for before it counts as durable."""
+    """The event that an append waits for before it counts as durable."""
 
     SYNC = 1
     ASYNC = 2
@@ -344,7 +344,7 @@ class TopicFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FlushBounds:
-    """What a log may leave unsynced."""
+    """Bounds of the bytes that a log may leave unsynced."""
 
     interval_ms: int
     """Longest time from a write to its sync."""
@@ -400,8 +400,8 @@ class SegmentSettings:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a topic keeps. It holds at once for all its segments; a sealed one that is expired goes.
-    -1 = no limit."""
+    """The records that a topic keeps. A change holds at once for all segments; sealed segments that
+    are expired are deleted. -1 = no limit."""
 
     retention_ms: int = NO_LIMIT
     retention_bytes: int = NO_LIMIT
@@ -419,8 +419,8 @@ KEEP_ALL: Final = Retention()
 
 @dataclass(frozen=True, slots=True)
 class Tiering:
-    """What of a topic moves into object storage. It holds at once for all its segments. -1 = no
-    limit."""
+    """The segments of a topic that move into object storage. A change holds at once for all
+    segments. -1 = no limit."""
 
     is_on: bool = False
     tier_format: str = PARQUET_FORMAT

@@ -18,7 +18,8 @@ _BOUNDS: Final = {
     FieldDescriptor.TYPE_UINT64: (0, checks.UINT64_MAX),
     FieldDescriptor.TYPE_INT64: (-1, checks.OFFSET_MAX),
 }
-"""Of numbers in messages: a coordinator knows the range of each setting, and may be newer."""
+"""Bounds of numbers in messages. The coordinator knows the range of each setting; it may be newer
+than this client."""
 
 
 def settings_from_proto(message: admin_pb2.TopicSettings) -> TopicSettings:

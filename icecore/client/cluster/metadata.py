@@ -93,6 +93,7 @@ class Metadata:
         self._names.add(name)
         end_ms = self._connection.deadline_ms(timeout_s)
         backoff = Backoff(self._connection.rng)
+        answer: IcecoreError | None = None
         while True:
             error: IcecoreError
             try:
@@ -102,13 +103,15 @@ class Metadata:
                 found = self._view.topics.get(name)
                 if found is not None and name not in self._errors:
                     return found
-                error = self._errors.get(name) or UnknownTopicError(f"no topic {name}")
+                error = answer = self._errors.get(name) or UnknownTopicError(f"no topic {name}")
             except IcecoreError as caught:
                 error = caught
             delay_s = backoff.next_s(error)
             past = self._connection.clock.monotonic_ms() + delay_s * 1000 >= end_ms
-            if past or not error.retriable:
+            if not error.retriable:
                 raise error
+            if past:  # The last attempt has little time: an answer to an earlier one says more.
+                raise answer or error
             await asyncio.sleep(delay_s)
 
     async def refresh(self, *, is_newer: bool = False, timeout_s: float | None = None) -> None:

@@ -84,6 +84,7 @@ def test_reset_shows_first_and_then_moves(cli: Cli, cluster: FakeCluster) -> Non
     cli("position", "reset", "job", "t", "--to", "11", "--yes", status=1)
     assert "has offsets 0 to 10, not 11" in cli.err
     cli("position", "reset", "job", "t", "--to", "earliest", status=2)
-    cli("position", "reset", "job", "missing", "--to", "earliest", "--yes", status=3)
+    missing = ("reset", "job", "missing", "--to", "earliest", "--yes")
+    cli("--timeout", "2", "position", *missing, status=3)
     cli("position", "reset", "no/name", "t", "--to", "earliest", "--yes", status=1)
     assert cluster.positions.offsets("job")["t", 0] == 7

@@ -8,7 +8,7 @@ import pytest
 from icecore.client.cluster.connection import STALE_MS, Connection
 from icecore.client.cluster.metadata import Metadata
 from icecore.errors import IcecoreError, UnavailableError, UnknownTopicError
-from icecore.process.system import SystemClock
+from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc import convert
 from icecore.v1 import admin_pb2
 
@@ -31,7 +31,7 @@ class Servers:
     """As a connection: each call is answered by the next one."""
 
     transport = "auto"
-    rng = None
+    rng = SystemRng()
 
     def __init__(self, *answers: admin_pb2.GetMetadataResponse | IcecoreError) -> None:
         self.clock = SystemClock()
@@ -92,3 +92,12 @@ async def test_a_topic_that_is_known_costs_one_question() -> None:
     _, metadata = await believed(servers)
     await metadata.refresh()
     assert servers.asked == 2
+
+
+async def test_what_was_answered_counts_more_than_a_last_attempt_in_vain() -> None:
+    late = UnavailableError("nobody answered within 0.05 s")
+    servers = Servers(answer(b"", 5, YOUNG_MS), *[late] * 50)
+    metadata = Metadata(cast(Connection, servers))
+    with pytest.raises(UnknownTopicError):
+        await metadata.topic("t", timeout_s=0.5)
+    assert servers.asked > 1
