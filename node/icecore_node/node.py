@@ -66,8 +66,7 @@ from icecore_node.serving.query import QueryHandler
 from icecore_node.serving.replication_service import ReplicationService
 from icecore_node.serving.write_back import WriteBacks
 from icecore_node.storage.port import Store, StoredDisks
-from icecore_node.tiering.access import TierAccess
-from icecore_node.tiering.opening import GuardedStore
+from icecore_node.tiering.access import GuardedStore, TierAccess
 from icecore_node.tiering.ports import TierPorts
 from icecore_node.upkeep.copying import SegmentCopier
 from icecore_node.upkeep.deletions import Deletions

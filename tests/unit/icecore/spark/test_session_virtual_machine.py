@@ -1,15 +1,17 @@
 """Spark gets the packaged JVM where there is no other, without what that one can't do."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from icecore.spark import session
 from icecore.spark.session import provide_java
 
+SESSION = sys.modules["icecore.spark.session"]
+"""The module: the package has a function of this name."""
 SCRIPT = '#!/bin/sh\nfor each in "$@"; do echo "<$each>"; done\n'
 
 
@@ -27,7 +29,7 @@ def test_what_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         before = dict(environment)
         provide_java(environment, tmp_path / "unused")
         assert environment == before
-    monkeypatch.setattr(session, "_packaged", lambda: None)
+    monkeypatch.setattr(SESSION, "_packaged", lambda: None)
     nothing = {"PATH": str(tmp_path / "empty")}
     provide_java(nothing)
     assert "JAVA_HOME" not in nothing
