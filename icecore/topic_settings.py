@@ -464,16 +464,22 @@ SETTINGS: Final[dict[str, Setting]] = {
 """All rows by name, in the order in which they are shown."""
 
 
+def check_value(name: str, value: object) -> None:
+    """Refuse a number or word that is out of the range of its row; a name without a row may have
+    any value. Raises InvalidRequestError."""
+    row = SETTINGS.get(name)
+    if row is not None and row.kind not in (Kind.FLUSH, Kind.NAMES):
+        row.check(value)
+
+
 def check_values(values: object) -> None:
-    """Refuse a value that is out of its row's range. Raises InvalidRequestError.
+    """Refuse values that are out of range. Raises InvalidRequestError.
 
     Args:
         values: ``SegmentSettings``, ``Retention`` or ``Tiering``.
     """
     for each in fields(values):  # type: ignore[arg-type]
-        row = SETTINGS.get(each.name)
-        if row is not None and row.kind not in (Kind.FLUSH, Kind.NAMES):
-            row.check(getattr(values, each.name))
+        check_value(each.name, getattr(values, each.name))
 
 
 def check_indexed_headers(names: tuple[str, ...]) -> None:

@@ -87,7 +87,10 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
         )
     for larger in ("batch_bytes_max", "uncompressed_bytes_max"):
         if settings.record_bytes_max > getattr(settings, larger):
-            raise InvalidRequestError(f"record_bytes_max must not exceed {larger}")
+            raise InvalidRequestError(
+                f"record_bytes_max {settings.record_bytes_max} is above {larger} "
+                f"{getattr(settings, larger)}: raise {larger}, too"
+            )
     check_indexed_headers(settings.indexed_headers)
     if factor > nodes:
         raise NotEnoughReplicasError(

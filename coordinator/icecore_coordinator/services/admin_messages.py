@@ -4,8 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from icecore.model import NO_NODE, NO_SEGMENT, NodeId, SegmentId, SegmentState
-from icecore.rpc.convert import node_to_proto, segment_to_proto, settings_to_topic, settings_with
-from icecore.topic_settings import FlushMode, SegmentSettings
+from icecore.rpc.convert import (
+    node_to_proto,
+    said,
+    segment_to_proto,
+    settings_to_topic,
+    settings_with,
+)
+from icecore.topic_settings import FlushMode, SegmentSettings, check_value
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import NodeInfo
 from icecore.v1.coordinator_pb2 import SegmentAssignment
@@ -42,7 +48,12 @@ def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None)
     """Segment settings of a message; fields that it does not say stay as ``given``.
 
     Without ``given``, replication_factor and min_insync may come out as 0 = not said.
+
+    Raises:
+        InvalidRequestError: A setting of the message, of segments or not, is out of its range.
     """
+    for name, value in said(message).items():
+        check_value(name, value)
     unsaid = SegmentSettings(replication_factor=0, min_insync=0, on_total_loss="")
     return settings_with(given or unsaid, message)
 
@@ -52,12 +63,12 @@ def with_defaults(message: pb.TopicSettings, defaults: TopicDefaults) -> pb.Topi
 
     What belongs to an engine comes from where the engine comes from.
     """
-    said = defaults.said
-    if message.engine:
-        said = {key: value for key, value in said.items() if key not in OF_ENGINE}
-    if mode := said.pop("flush_mode", ""):
-        said["flush_mode"] = FlushMode[mode.upper()]
-    found = pb.TopicSettings(**said)
+    usual = defaults.said
+    if message.HasField("engine"):
+        usual = {key: value for key, value in usual.items() if key not in OF_ENGINE}
+    if "flush_mode" in usual:
+        usual["flush_mode"] = FlushMode[usual["flush_mode"].upper()]
+    found = pb.TopicSettings(**usual)
     found.MergeFrom(message)
     return found
 

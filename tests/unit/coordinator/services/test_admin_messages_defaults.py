@@ -1,15 +1,16 @@
 """The cluster's defaults fill in the topic settings that a creation leaves out."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from icecore.errors import ConfigurationError
+from icecore.errors import ConfigurationError, InvalidRequestError
 from icecore.process.settings import load
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import FLUSH_MODE_ASYNC
 from icecore_coordinator.config import CoordinatorSettings, TopicDefaults
-from icecore_coordinator.services.admin_messages import with_defaults
+from icecore_coordinator.services.admin_messages import settings_of, with_defaults
 
 FILE = """
 [coordinator]
@@ -62,3 +63,19 @@ def test_without_any_a_message_stays_as_it_is() -> None:
 def test_bad_defaults_are_named(text: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         load(CoordinatorSettings, None, {"data": "d", "topic_defaults": text}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"min_insync": 0}, "min_insync is 1 to 32, not 0"),
+        ({"replication_factor": 0}, "replication_factor is 1 to 32, not 0"),
+        ({"partitions": 0}, "partitions is 1 to 10000, not 0"),
+        ({"on_total_loss": ""}, "on_total_loss '' must be one of unavailable, restart_empty"),
+        ({"tier": ""}, "tier '' must be one of off, on"),
+        ({"retention_ms": 0}, "retention_ms is -1 .no limit. or 1 to"),
+    ],
+)
+def test_zero_and_the_empty_text_are_values_like_others(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        settings_of(pb.TopicSettings(**given))
