@@ -118,7 +118,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
         check_schema(schema, False)
         if overwrite:
-            raise ConfigurationError("a topic takes what is new: write with outputMode append")
+            raise ConfigurationError(
+                "only outputMode append is supported: a topic keeps all records"
+            )
         self._options = options
         self._schema = schema
 

@@ -174,7 +174,9 @@ def _check(state: ClusterState, topic: TopicRecord, each: ImportedSegment) -> No
         raise InvalidRequestError(f"{name} is of partition {segment.partition}, which is not there")
     counted = next_of(state, SEGMENT_IDS).next_value, next_of(state, COUNTER).next_value
     if not 0 < segment.segment_id < counted[0] or not 0 < each.attempt < counted[1]:
-        raise InvalidRequestError(f"{name}, attempt {each.attempt}: above what is said to be known")
+        raise InvalidRequestError(
+            f"{name}, attempt {each.attempt}: a number is not below the counter in the restore plan"
+        )
     if segment.segment_id in state.deleted:
         raise ConflictError(f"{name} was deleted in this cluster")
     # A merged segment never had batches that a full digest could prove.

@@ -296,7 +296,10 @@ class LiveSealing:
             return None
         same = (report.sealing.end_offset, report.sealing.seal_digest)
         if (record.segment.end_offset, record.segment.seal_digest) != same:
-            raise ConflictError(f"segment {record.segment.segment_id} is sealed at another end")
+            raise ConflictError(
+                f"segment {record.segment.segment_id} is already sealed at offset "
+                f"{record.segment.end_offset}, not {same[0]} (or with another digest)"
+            )
         return self._outcome(report)
 
     def _done_meanwhile(self, report: SealReport) -> Sealed | None:

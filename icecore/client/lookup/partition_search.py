@@ -259,7 +259,9 @@ class PartitionSearch:
             self.indexed_through = max(self.indexed_through, answer.reached)
         self.is_over = self.is_over or self._is_past_limit()
         if self._offset == before and answer.missing is None and not self.is_over:
-            raise InternalError(f"node {group.node_id} searched nothing of what it was asked for")
+            raise InternalError(
+                f"node {group.node_id} made no progress on the segments that it was asked for"
+            )
 
     def _note_end(self, visible_end: int) -> None:
         """The partition ends there for this question: what comes later is not part of the answer,

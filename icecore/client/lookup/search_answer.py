@@ -105,7 +105,7 @@ def read_answer(
     _check_order(question, group, offsets)
     at, error = _missing(group, result)
     if at is None and not message.complete:
-        raise NotReplicaError(f"{who} says that its answer lacks something, and not what")
+        raise NotReplicaError(f"{who} sent an incomplete answer that names no missing segment")
     missing = None if at is None else group.segments[at]
     reached = _reached(question, group, result, missing, is_all=not message.continuation)
     if at == 0:

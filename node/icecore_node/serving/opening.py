@@ -118,7 +118,7 @@ class Opening:
             errors.update(await asyncio.shield(making))
             check()
             if self._context.clock.monotonic_ms() >= until_ms:
-                late = ThrottledError("nobody waits for it any more")
+                late = ThrottledError("the open request timed out before this segment was created")
                 errors.update((each.segment_id, late) for each in fresh[part.stop :])
                 break
 

@@ -225,7 +225,9 @@ def parse_manifest(data: bytes, sha256: bytes | None = None) -> Manifest:
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise TieredDamageError(f"not a manifest: {error}") from error
     if manifest.encode() != data:
-        raise TieredDamageError("not a manifest: it is written in another way than ours")
+        raise TieredDamageError(
+            "manifest is not in canonical form: another program wrote or changed it"
+        )
     _check(manifest)
     return manifest
 

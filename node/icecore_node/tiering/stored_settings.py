@@ -93,7 +93,7 @@ def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TieredDamageError(f"settings that can't be read: {error}") from error
     if not is_whole or not is_known:
-        raise TieredDamageError("settings that do not prove themselves, or are another topic's")
+        raise TieredDamageError("stored topic settings are damaged or belong to another topic")
     return dict(found)
 
 

@@ -176,7 +176,9 @@ class Uploads:
         else the dispute is reported (R66)."""
         event(_log, logging.ERROR, "source_damaged", segment_id=replica.segment_id, error=error)
         if await self._reading.verify(replica):
-            why = "its bytes are not those of the agreed full digest, and nothing else is wrong"
+            why = (
+                "digest mismatch: the file passes its CRCs but differs from the agreed full digest"
+            )
             self._damage.report_dispute(replica, why)
 
 
