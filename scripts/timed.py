@@ -83,6 +83,8 @@ def run(command: Sequence[str], name: str) -> dict[str, object]:
     """Run the command to its end; SIGTERM and SIGINT are handed on to it."""
     become_subreaper()
     started = time.monotonic()
+    # A shell starts background jobs with SIGINT ignored, and the command would inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(command)
 
     def hand_on(number: int, _frame: object) -> None:

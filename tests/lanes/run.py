@@ -10,6 +10,7 @@ seconds by kind and step, and what was left out. ``build/test-run`` keeps the ou
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,8 @@ STEPS = ROOT / "build" / "times"
 """Folder in which ``.ci/run`` leaves the times of the steps before this one."""
 PROGRESS_S = 60.0
 LANE_LIMIT_S = 3600.0
+END_S = 60.0
+"""Time that an interrupted lane has to stop its servers."""
 _POLL_S = 0.5
 
 COMPUTING = ("unit", "scenarios", "conformance", "model", "chaos", "lanes", "simulation")
@@ -203,6 +206,20 @@ def report(run: Sequence[Lane], left_out: Sequence[str]) -> int:
     return int(any(lane.status() for lane in run))
 
 
+def end(lanes_: Sequence[Lane]) -> None:
+    """Interrupt what runs: fixtures stop their servers, and each lane kills what stays."""
+    running = [each.process for each in lanes_ if each.process is not None]
+    say("interrupted: the lanes end")
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    for process in running:
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            process.wait()
+
+
 def main() -> int:
     """Entry point; arguments go to every pytest."""
     shutil.rmtree(FOLDER, ignore_errors=True)
@@ -210,15 +227,14 @@ def main() -> int:
     if subprocess.run([sys.executable, "-m", "tests.support.rotation"], cwd=ROOT).returncode:
         return 2  # the number is wrong, and that was said
     beside, alone, left_out = lanes(sys.argv[1:])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         follow(beside)
         follow([alone])
     except KeyboardInterrupt:
-        for lane in (*beside, alone):
-            if lane.process is not None and lane.process.poll() is None:
-                lane.process.send_signal(2)
-                lane.process.wait()
-        raise
+        end([*beside, alone])
+        return 128 + signal.SIGINT
     return report([*beside, alone], left_out)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -96,6 +97,25 @@ def test_processor_time_of_orphans_counts(tmp_path: Path) -> None:
 def test_a_status_is_handed_on(tmp_path: Path) -> None:
     assert timed(tmp_path / "a.json", sys.executable, "-c", "raise SystemExit(3)")[0] == 3
     assert timed(tmp_path / "b.json", "kill", "-0", "0")[0] == 0
+
+
+def test_an_interruption_reaches_a_command_of_a_background_job(tmp_path: Path) -> None:
+    """A shell starts such jobs with SIGINT ignored."""
+    began = tmp_path / "began"
+    code = f"import pathlib, time; pathlib.Path({str(began)!r}).touch(); time.sleep(600)"
+    out = tmp_path / "background.json"
+    command = [sys.executable, "scripts/timed.py", "--out", str(out), "--", sys.executable]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen([*command, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    deadline = time.monotonic() + 60
+    while not began.exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) and json.loads(out.read_text())["status"] != 0
 
 
 def test_a_line_that_is_being_written_is_read_later(tmp_path: Path) -> None:
