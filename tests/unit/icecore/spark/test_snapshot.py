@@ -1,11 +1,14 @@
-"""A snapshot of a topic that is deleted meanwhile, whichever call hears of it."""
+"""Snapshots of topics that change, or are deleted, while calls ask about them."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from icecore.errors import UnknownTopicError
-from icecore.spark.snapshot import take_snapshot
+from icecore.model import Segment, SegmentState
+from icecore.spark.plan import PartitionSnapshot, Snapshot
+from icecore.spark.snapshot import offsets_since, take_snapshot
 
 
 class Leaving:
@@ -28,3 +31,46 @@ class Leaving:
 def test_it_says_the_same_whichever_call_hears_of_it(calls: int) -> None:
     with pytest.raises(UnknownTopicError, match="topic t does not exist, or was deleted"):
         take_snapshot(cast(Any, Leaving(calls)), "t")
+
+
+class Growing:
+    """An ``Admin`` of a topic with a sealed segment up to 10 and a tail."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def list_offsets(self, _: str, position: object, *__: object) -> Any:
+        offset = 0 if position == "earliest" else self.offset
+        return {0: SimpleNamespace(offset=offset)}
+
+    def describe_topics(self, _: object) -> Any:
+        partition = SimpleNamespace(partition=0, length_bytes=150)
+        return [SimpleNamespace(topic_id=b"t" * 16, partitions=[partition])]
+
+    def list_segments(self, _: str) -> list[Segment]:
+        sealed = Segment(
+            1,
+            b"t" * 16,
+            "t",
+            0,
+            SegmentState.SEALED,
+            1,
+            base_offset=0,
+            end_offset=10,
+            length_bytes=100,
+        )
+        return [sealed, Segment(2, b"t" * 16, "t", 0, SegmentState.ACTIVE, 3, base_offset=10)]
+
+
+def test_a_tail_ends_at_the_high_watermark_of_the_snapshot() -> None:
+    found = take_snapshot(cast(Any, Growing(14)), "t").partitions[0]
+    assert (found.log_start_offset, found.high_watermark) == (0, 14)
+    assert [(each.base_offset, each.end_offset) for each in found.segments] == [(0, 10), (10, 14)]
+    assert [each.length_bytes for each in found.segments] == [100, 50]
+
+
+def test_a_record_behind_the_snapshot_begins_no_read() -> None:
+    """It was appended after the snapshot, and before the question about the time."""
+    snapshot = Snapshot("t", b"t" * 16, {0: PartitionSnapshot(3, 14)})
+    assert offsets_since(cast(Any, Growing(20)), snapshot, 1_000) == {0: 14}
+    assert offsets_since(cast(Any, Growing(2)), snapshot, 1_000) == {0: 3}
