@@ -54,7 +54,7 @@ _HOMES = {
     "Record": "icecore.codec.record",
     "RecordMetadata": "icecore.client.types",
     "Retry": "icecore.client.retries",
-    "TopicSettings": "icecore.client.types",
+    "TopicSettings": "icecore.topic_settings",
 }
 
 
