@@ -103,7 +103,7 @@ class Systems:
         raise AssertionError("every try returned or raised")
 
     def is_running(self, system: System) -> bool:
-        """Whether it is there, perhaps held."""
+        """Return whether it is there, perhaps held."""
         return any(system is each for each, _ in self._running.values())
 
     def wake(self, system: System) -> None:

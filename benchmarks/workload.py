@@ -68,7 +68,7 @@ class Meter:
         self._until_s = time.perf_counter() + job.warm_s
 
     def is_on(self, records: int) -> bool:
-        """Whether the client is to go on; to be called often.
+        """Return whether the client is to go on; to be called often.
 
         Args:
             records: How many are acknowledged, or delivered, so far.

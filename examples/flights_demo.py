@@ -244,7 +244,7 @@ async def heal(run: Run, admin: Admin) -> None:
 
 
 def wants_spark() -> bool:
-    """Whether Spark is a part of this run."""
+    """Return whether Spark is a part of this run."""
     return os.environ.get("DEMO_SPARK", "1") != "0"
 
 

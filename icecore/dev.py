@@ -60,7 +60,7 @@ class Member:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists (paused ones do)."""
+        """Return whether the process exists (paused ones do)."""
         return self.process is not None and self.process.poll() is None
 
     @property

@@ -91,12 +91,12 @@ class TierRecord:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether some node was asked to upload it, and has not failed yet."""
+        """Return whether some node was asked to upload it, and has not failed yet."""
         return self.state is TierState.UPLOADING and self.attempt != NO_ATTEMPT
 
     @property
     def is_retiring(self) -> bool:
-        """Whether its copy counts no more and may not be swept yet."""
+        """Return whether its copy counts no more and may not be swept yet."""
         return self.state is TierState.DELETING and self.attempt != NO_ATTEMPT
 
 

@@ -409,7 +409,7 @@ class Retention:
 
     @property
     def has_limits(self) -> bool:
-        """Whether anything expires."""
+        """Return whether anything expires."""
         return self.retention_ms != NO_LIMIT or self.retention_bytes != NO_LIMIT
 
 
@@ -430,7 +430,7 @@ class Tiering:
 
     @property
     def has_local_limits(self) -> bool:
-        """Whether nodes are to drop what is copied."""
+        """Return whether nodes are to drop what is copied."""
         return self.local_retention_ms != NO_LIMIT or self.local_retention_bytes != NO_LIMIT
 
 

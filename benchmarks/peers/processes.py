@@ -55,7 +55,7 @@ class Processes:
         return self._log((ended or list(self._running))[0]).read_text()[-LOG_TAIL:]
 
     def have_ended(self) -> bool:
-        """Whether any has ended by itself."""
+        """Return whether any has ended by itself."""
         return any(each.poll() is not None for each in self._running.values())
 
     def hold(self) -> None:

@@ -416,7 +416,7 @@ class Coordinator:
 
 
 def _means_work(record: Record) -> bool:
-    """Whether a worker should look at once, not only with its next turn."""
+    """Return whether a worker should look at once, not only with its next turn."""
     match record:
         case PartitionRecord():
             return not record.tail_segment_id

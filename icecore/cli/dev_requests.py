@@ -17,7 +17,7 @@ _DONE = ".done"
 
 
 def is_running(folder: Path) -> bool:
-    """Whether an ``icecore dev`` owns the folder."""
+    """Return whether an ``icecore dev`` owns the folder."""
     try:
         with (folder / "lock").open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ def name_of(source: Path) -> str:
 
 
 def is_typed(source: Path) -> bool:
-    """Whether somebody sits there and types."""
+    """Return whether somebody sits there and types."""
     return str(source) == _STDIN and sys.stdin.isatty()
 
 

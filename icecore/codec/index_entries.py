@@ -44,7 +44,7 @@ class _NonsenseError(ValueError):
 
 
 def has_nothing_to_find(header: Buffer) -> bool:
-    """Whether a batch with this header has no entries, as its flags say."""
+    """Return whether a batch with this header has no entries, as its flags say."""
     flags = int(_FIELDS.unpack_from(header, _FIELDS_AT)[1])
     return flags & NOTHING_TO_FIND == NOTHING_TO_FIND
 

@@ -30,7 +30,7 @@ _FEW: Final = 12
 
 
 def may_follow(before: BatchHeader, header: BatchHeader) -> bool:
-    """Whether ``header`` is of a batch that can be joined to the one before it."""
+    """Return whether ``header`` is of a batch that can be joined to the one before it."""
     return (
         header.base_offset == before.end_offset
         and header.producer_flags == before.producer_flags

@@ -49,7 +49,7 @@ class Selection:
 
     @cached_property
     def is_empty(self) -> bool:
-        """Whether every record is wanted."""
+        """Return whether every record is wanted."""
         return self == Selection()
 
     @cached_property
@@ -85,14 +85,14 @@ class Selection:
         return tuple(tuple(group) for group in groups if group)
 
     def may_be_within(self, min_timestamp_ms: int, max_timestamp_ms: int) -> bool:
-        """Whether event times from one to the other, inclusive, leave a chance."""
+        """Return whether event times from one to the other, inclusive, leave a chance."""
         low, high = self.from_timestamp_ms, self.to_timestamp_ms
         return (low is None or max_timestamp_ms >= low) and (
             high is None or min_timestamp_ms < high
         )
 
     def may_be_in(self, header: BatchHeader) -> bool:
-        """Whether the header of a batch leaves a chance."""
+        """Return whether the header of a batch leaves a chance."""
         flags = header.producer_flags
         if self.keys and flags & ProducerFlag.NO_KEYS:
             return False
@@ -103,7 +103,7 @@ class Selection:
         return self.may_be_within(header.min_timestamp_ms, header.max_timestamp_ms)
 
     def wants(self, record: Record) -> bool:
-        """Whether one record is wanted, exactly: as ``matches`` says of a batch."""
+        """Return whether one record is wanted, exactly: as ``matches`` says of a batch."""
         low, high = self.from_timestamp_ms, self.to_timestamp_ms
         if (low is not None and record.timestamp_ms < low) or (
             high is not None and record.timestamp_ms >= high

@@ -120,7 +120,7 @@ class OthersSeldom(logging.Filter):
         self._left_out: Counter[tuple[str, int]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether this one is written."""
+        """Return whether this one is written."""
         if record.name.startswith("icecore"):
             return True
         kind, now_s = (record.name, record.levelno), self._now_s()

@@ -368,7 +368,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine reach a server that listens on ``host``.
+    """Return whether only processes of this machine reach a server that listens on ``host``.
 
     Names other than ``localhost`` are not resolved: they count as reachable from outside.
     """

@@ -223,7 +223,7 @@ def _check_bytes(bound: Bound, size_bytes: int) -> None:
 
 
 def _is_harmless(bound: Bound, size_bytes: int) -> bool:
-    """Whether so few bytes can't hold too much: an item of a list takes at least one."""
+    """Return whether so few bytes can't hold too much: an item of a list takes at least one."""
     return not bound.fields_max or size_bytes <= min((bound.fields_max, *bound.lists.values()))
 
 

@@ -266,7 +266,8 @@ _first_pid = 0
 
 
 def is_forked() -> bool:
-    """Whether this process is a fork of one that had connections: here they would hang for ever."""
+    """Return whether this process is a fork of one that had connections: here they would hang for
+    ever."""
     return _first_pid not in (0, os.getpid())
 
 

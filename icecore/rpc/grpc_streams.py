@@ -129,7 +129,7 @@ class GrpcClientStream:
 
 
 def is_cancelling() -> bool:
-    """Whether it is the current task that is being cancelled, and not what it waits for."""
+    """Return whether it is the current task that is being cancelled, and not what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

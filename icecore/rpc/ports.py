@@ -217,7 +217,7 @@ class Handlers:
     direct: Mapping[str, DirectHandler] = field(default_factory=dict)
     """Handlers of unary methods with a bulk request, where each step counts."""
     is_ready: Callable[[], bool] = field(default=lambda: True)
-    """Whether a transport's own health service reports ready."""
+    """True while the transport's own health service reports ready."""
 
 
 class Server(Protocol):
@@ -274,9 +274,9 @@ class Net(Protocol):
         ...
 
     def keeps_order(self, address: str) -> bool:
-        """Whether calls of one method to this address begin there in the order in which they were
-        made, as long as no connection is lost. It is for speed: who relies on it asks the other
-        side, too."""
+        """Return whether calls of one method to this address begin there in the order in which they
+        were made, as long as no connection is lost. It is for speed: who relies on it asks the
+        other side, too."""
         ...
 
     def open_stream(self, address: str, method: str) -> ClientStream:
@@ -284,7 +284,7 @@ class Net(Protocol):
         ...
 
     async def refuses(self, address: str, *, within_s: float) -> bool:
-        """Whether the host says that nobody listens at this address: the process is gone.
+        """Return whether the host says that nobody listens at this address: the process is gone.
 
         False when somebody listens, and when no answer comes within ``within_s``.
         """

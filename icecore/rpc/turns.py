@@ -94,7 +94,7 @@ class FairTurns:
             self._began_s = self._loop.time()
 
     def _is_free(self) -> bool:
-        """Whether one more may run in this round; it counts as one that does."""
+        """Return whether one more may run in this round; it counts as one that does."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._round)

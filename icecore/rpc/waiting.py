@@ -99,7 +99,7 @@ class LaterWrites:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be written."""
+        """Return whether nothing waits to be written."""
         return self._task is None
 
     def add(self, body: Body) -> bool:

@@ -21,7 +21,7 @@ class Limits:
 
     @property
     def look_at_segments(self) -> bool:
-        """Whether offsets alone do not decide."""
+        """Return whether offsets alone do not decide."""
         return bool(self.size_bytes or self.segments)
 
 

@@ -59,7 +59,7 @@ def pruned(columns: Sequence[str]) -> StructType:
 
 
 def check_schema(asked: StructType) -> None:
-    """Whether ``.schema(...)`` of a read fits.
+    """Refuse a ``.schema(...)`` that does not fit the read.
 
     Raises:
         ConfigurationError: A column is unknown, or of another type.

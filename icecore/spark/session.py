@@ -82,7 +82,7 @@ PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:
-    """Whether Spark will find a JVM.
+    """Refuse a machine on which Spark will find no JVM.
 
     Raises:
         ConfigurationError: It won't; the message says how to get one.

@@ -58,7 +58,7 @@ class Written(WriterCommitMessage):
 
 
 def check_schema(schema: StructType, overwrite: bool) -> None:
-    """Whether a DataFrame can be written.
+    """Refuse a DataFrame that can't be written.
 
     Raises:
         ConfigurationError: A column is unknown or of another type, or there is no ``value``; or

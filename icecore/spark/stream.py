@@ -67,7 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Whether there is a limit. Spark knows one at a time; which there are, options say."""
+        """Return the limit of a micro-batch, or none. Spark knows one limit at a time; the options
+        say which there are."""
         return ReadMaxRows(_NO_MORE_ROWS) if self._limits != Limits() else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -111,7 +111,7 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether the file or folder is there."""
+        """Return whether the file or folder is there."""
         ...
 
     def make_dirs(self, *names: str) -> None:
@@ -147,7 +147,7 @@ class FileSystem(Protocol):
 
     @property
     def can_sync_all(self) -> bool:
-        """Whether ``sync_all`` is safe and reports errors here."""
+        """Return whether ``sync_all`` is safe and reports errors here."""
         ...
 
     def space(self) -> tuple[int, int]:
@@ -238,7 +238,8 @@ class WorkerQueue(Protocol[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is open, and the results of all that was submitted have been delivered."""
+        """Return whether it is open, and the results of all that was submitted have been
+        delivered."""
         ...
 
     def submit(self, item: T) -> None:

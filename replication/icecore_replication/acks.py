@@ -61,7 +61,8 @@ class PendingAcks:
         self._due = True
 
     def take_due(self) -> bool:
-        """Whether somebody may have become answerable since the last call, though no end moved."""
+        """Return whether somebody may have become answerable since the last call, though no end
+        moved."""
         due, self._due = self._due, False
         return due
 

@@ -28,7 +28,7 @@ def check_run(headers: Iterable[BatchHeader], segment_id: SegmentId, epoch: Epoc
 
 
 def follows(header: BatchHeader, previous: BatchHeader) -> bool:
-    """Whether this batch was written directly behind ``previous``."""
+    """Return whether this batch was written directly behind ``previous``."""
     return (header.base_offset, header.prev_header_crc32c) == (
         previous.end_offset,
         previous.header_crc32c,

@@ -33,7 +33,8 @@ _ROOT = b"\x02"
 
 
 def is_full_digest(value: bytes) -> bool:
-    """Whether this is a full digest in the current format; says nothing about what it covers."""
+    """Return whether this is a full digest in the current format; says nothing about what it
+    covers."""
     return len(value) == DIGEST_LENGTH and value.startswith(_FORMAT)
 
 

@@ -152,7 +152,7 @@ class FollowerCore:
         effects.append(AppendReplica(data.delivery_id, data.base_offset, data.end_offset))
 
     def _continues(self, data: DataReceived, effects: list[FollowerEffect]) -> bool:
-        """Whether these batches are to be appended now (R10)."""
+        """Return whether these batches are to be appended now (R10)."""
         if data.end_offset <= self.log_end_offset:
             return False  # bytes we have
         if data.base_offset != self.log_end_offset:

@@ -63,8 +63,8 @@ def role_of(segment: Segment, facts: ReplicaFacts) -> Role:
 
 
 def _may_begin(segment: Segment, facts: ReplicaFacts) -> bool:
-    """Whether the log can have a role at all: it is the one the record means, whole, not promised
-    to a higher epoch, and nothing in it is in doubt."""
+    """Return whether the log can have a role at all: it is the one the record means, whole, not
+    promised to a higher epoch, and nothing in it is in doubt."""
     return (
         facts.is_intact
         and not facts.is_sealed

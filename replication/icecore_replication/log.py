@@ -55,7 +55,7 @@ class LeaderLog:
             self.unsynced_bytes -= unsynced.popleft()[1]
 
     def has_room_for(self, length_bytes: int, pending_bytes_max: int) -> bool:
-        """Whether so much may wait for the disk; a single batch always may."""
+        """Return whether so much may wait for the disk; a single batch always may."""
         return not self.unsynced_bytes or self.unsynced_bytes + length_bytes <= pending_bytes_max
 
     def why_to_roll(self, settings: SegmentSettings, now_ms: float) -> str:

@@ -55,7 +55,7 @@ class Undecidable:
 
 
 def may_decide(replies: Mapping[NodeId, FenceReply], segment: Segment) -> Decision | None:
-    """Whether these replies prove where the segment ends; None = wait for more.
+    """Return the end of the segment that these replies prove; None = wait for more.
 
     S1: the leader itself answers, in the incarnation that led: nobody else ever wrote.
     S3: so many members that every quorum (of the *pinned* replication factor) meets them, and, when
@@ -113,7 +113,7 @@ def decide_end(
 
 
 def is_total_loss(replies: Mapping[NodeId, FenceReply], segment: Segment) -> bool:
-    """Whether every replica has said that it is UNKNOWN (R82).
+    """Return whether every replica has said that it is UNKNOWN (R82).
 
     One that has not answered may hold everything. What is UNKNOWN stays so until the segment is
     sealed, so no later answer can make this untrue.

@@ -51,13 +51,13 @@ class Rolling:
         self._given_up = False
 
     def take_given_up(self) -> bool:
-        """Whether an attempt was given up since the last call."""
+        """Return whether an attempt was given up since the last call."""
         given_up, self._given_up = self._given_up, False
         return given_up
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody has asked for a roll."""
+        """Return whether somebody has asked for a roll."""
         return bool(self._wanted)
 
     def want(self, why: str) -> None:
@@ -160,7 +160,7 @@ class Rolling:
         self._given_up = True
 
     def is_ours(self, segment: Segment) -> bool:
-        """Whether this record is the seal that was sent."""
+        """Return whether this record is the seal that was sent."""
         roll = self.state
         return (
             isinstance(roll, Sealing)

@@ -68,7 +68,8 @@ def roll_failed(roll: Preparing | Draining | Collecting, now_ms: float) -> Idle:
 
 
 def gives_out_offsets(roll: Roll) -> bool:
-    """Whether the leader may append: not from the choice of an end on, unless the roll fails."""
+    """Return whether the leader may append: not from the choice of an end on, unless the roll
+    fails."""
     return isinstance(roll, Idle | Preparing)
 
 

@@ -322,7 +322,7 @@ class Decisions:
         return end.donor - 1, replies[end.donor - 1][1][: end.end_offset]
 
     def total_loss(self, replies: tuple[Any, ...], frozen: tuple[int, ...]) -> bool:
-        """Whether no copy can be whole, by the replies so far (R82)."""
+        """Return whether no copy can be whole, by the replies so far (R82)."""
         given = {
             index + 1: recovery.FenceReply(bool(reply[0]))
             for index, reply in enumerate(replies)
@@ -331,7 +331,7 @@ class Decisions:
         return bool(self.rules.is_total_loss(given, self.segment(RECOVERING, frozen, 0)))
 
     def can_recover(self, state: int, stored: tuple[int, ...]) -> bool:
-        """Whether the coordinator may move the record to RECOVERING."""
+        """Return whether the coordinator may move the record to RECOVERING."""
         try:
             self.rules.start_recovery(self._cluster(state, stored, 0, set()), 1, VERSION)
         except IcecoreError:

@@ -210,7 +210,7 @@ def steps(state: State, rules: Rules) -> Iterator[State]:
 
 
 def _waits(state: State) -> bool:
-    """Whether there is a grace that is not over."""
+    """Return whether there is a grace that is not over."""
     tier = state.tier
     if tier is None:
         return False

@@ -12,5 +12,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(pytestconfig: pytest.Config) -> bool:
-    """Whether stories are rewritten rather than compared."""
+    """Return whether stories are rewritten rather than compared."""
     return bool(pytestconfig.getoption("--rewrite", default=False))

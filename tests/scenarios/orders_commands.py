@@ -137,5 +137,5 @@ def delete(room: OrdersRoom, *, segment: int) -> list[str]:
 
 @ORDERS.command
 def may_open(room: OrdersRoom, *, segment: int) -> list[str]:
-    """Whether an Open may still begin a log for this segment."""
+    """Return whether an Open may still begin a log for this segment."""
     return ["no: it was deleted" if room.orders.was_deleted(segment) else "yes"]

@@ -86,7 +86,7 @@ def restart(room: RecoveryRoom, *, node: int) -> list[str]:
 
 @RECOVERY.command
 def is_recovery_needed(room: RecoveryRoom) -> list[str]:
-    """Whether segment 1 is led by a registered incarnation that is up."""
+    """Return whether segment 1 is led by a registered incarnation that is up."""
     is_led = room.state.leader_is_live(room.segment(), room.live)
     return ["no: it is led" if is_led else "yes: nobody leads it"]
 

@@ -233,7 +233,7 @@ class World:
         return self._lives.get(name, 0)
 
     def is_up(self, name: str) -> bool:
-        """Whether a process of this name runs (or is paused)."""
+        """Return whether a process of this name runs (or is paused)."""
         process = self.processes.get(name)
         return process is not None and process.alive
 
@@ -366,8 +366,8 @@ class World:
         self.faults[kind] += 1
 
     def is_suspect(self, name: str) -> bool:
-        """Whether a disk may have lost what was durable. A staged world that names nobody may have
-        damaged anybody's."""
+        """Return whether a disk may have lost what was durable. A staged world that names nobody
+        may have damaged anybody's."""
         return name in self.suspects or (not self.suspects and bool(DAMAGE & set(self.faults)))
 
     def stored_segment(self, segment_id: int) -> Segment | None:

@@ -372,7 +372,7 @@ def _folder(name: str) -> str:
 
 
 def _is_in(name: str, folders: Sequence[str]) -> bool:
-    """Whether a name is one of these folders, or lies in one."""
+    """Return whether a name is one of these folders, or lies in one."""
     return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
 
 

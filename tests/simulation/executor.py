@@ -45,7 +45,7 @@ class SimWorkerQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is open, and all that was submitted has been delivered."""
+        """Return whether it is open, and all that was submitted has been delivered."""
         return not (self._items or self._results or self._is_here or self._closed)
 
     def submit(self, item: Any) -> None:

@@ -31,12 +31,12 @@ CAPACITY_LEFT_BYTES = (0, 16 * 1024, 256 * 1024)
 
 
 def keeps_other_copies(plan: Plan) -> bool:
-    """Whether every record is on a second disk, which is not damaged."""
+    """Return whether every record is on a second disk, which is not damaged."""
     return plan.min_insync >= 2 and plan.is_damage_bounded
 
 
 def survives_damage(plan: Plan) -> bool:
-    """Whether one damaged disk takes nothing away, or the world may lose access to data."""
+    """Return whether one damaged disk takes nothing away, or the world may lose access to data."""
     return plan.min_insync >= 2 or not plan.is_damage_bounded
 
 

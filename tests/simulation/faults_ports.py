@@ -126,7 +126,7 @@ async def index_rot(scene: Scene, fault: Fault) -> None:
 
 
 def _rot_index(host: Host, rng: random.Random) -> bool:
-    """Whether there was anything to rot: a run of neighbouring keys of one family."""
+    """Return whether there was anything to rot: a run of neighbouring keys of one family."""
     families = sorted(name for name, family in host.index.families.items() if family.keys)
     if not families:
         return False

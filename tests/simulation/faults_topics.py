@@ -9,7 +9,7 @@ from tests.simulation.plan import Plan
 
 
 def loses_nothing(plan: Plan) -> bool:
-    """Whether all data stays available, so that everything of every topic must be there."""
+    """Return whether all data stays available, so that everything of every topic must be there."""
     return plan.is_damage_bounded
 
 

@@ -126,11 +126,11 @@ class History:
     """Whether a value may be there only once."""
 
     def is_given_up(self, partition: Partition, offset: int, at_s: float) -> bool:
-        """Whether what was at an offset at some time was given up since."""
+        """Return whether what was at an offset at some time was given up since."""
         ends = self.given_up.get(partition, ())
         return any(offset >= end and at_s <= ended_s for end, ended_s in ends)
 
     def is_unavailable(self, partition: Partition, offset: int) -> bool:
-        """Whether an offset lies in a segment that is known to be unavailable."""
+        """Return whether an offset lies in a segment that is known to be unavailable."""
         ranges = self.unavailable.get(partition, ())
         return any(start <= offset < end for start, end in ranges)

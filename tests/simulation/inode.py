@@ -155,8 +155,8 @@ class Inode:
         return rng.randrange(self.durable_size, self.size + 1)
 
     def is_durable(self, end: int) -> bool:
-        """Whether everything before ``end`` is on disk as it is in the page cache. A sector that
-        is being written may hold bytes that were synced before: those are safe."""
+        """Return whether everything before ``end`` is on disk as it is in the page cache. A sector
+        that is being written may hold bytes that were synced before: those are safe."""
         if end > self.durable_size:
             return False
         unsynced = sorted(self.dirty | self.lost if self.lost else self.dirty)

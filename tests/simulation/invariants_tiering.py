@@ -111,7 +111,8 @@ class TieringInvariants:
         return ""
 
     def _counts(self, segment_id: SegmentId, attempt: int) -> bool:
-        """Whether that upload is under way, published or not yet given up, for all who know."""
+        """Return whether that upload is under way, published or not yet given up, for all who
+        know."""
         views = [self._tiers]
         if coordinator := self._world.shells.get(COORDINATOR):
             views.append(coordinator.ledger.state.tiers.segments)

@@ -67,7 +67,8 @@ class Losses:
         return self._world.is_suspect(name) or any(at_s >= since_s for at_s in host.doubtful_s)
 
     def may_be_undecided(self, segment: Segment) -> bool:
-        """Whether so many of its replicas may be UNKNOWN that nothing decides where it ends."""
+        """Return whether so many of its replicas may be UNKNOWN that nothing decides where it
+        ends."""
         replies = {
             node_id: FenceReply(intact=not self._is_doubtful(node_id, segment))
             for node_id in segment.replicas

@@ -41,7 +41,7 @@ class Trouble:
     """True = a failing operation has done a part of its work, or all of it."""
 
     def strikes(self, operation: str, name: str) -> bool:
-        """Whether this operation is one that fails."""
+        """Return whether this operation is one that fails."""
         if operation not in self.operations or self.names not in name or self.times <= 0:
             return False
         if self.skip > 0:

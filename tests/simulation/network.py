@@ -220,7 +220,7 @@ class SimNetwork:
         self._lines.setdefault(request.line, []).append(request)
 
     def may_arrive(self, request: "Exchange") -> bool:
-        """Whether it is the first of its line; if not, it arrives when it is."""
+        """Return whether it is the first of its line; if not, it arrives when it is."""
         return request.line not in self._lines or self._lines[request.line][0] is request
 
     def leave_line(self, request: "Exchange") -> None:
@@ -241,7 +241,7 @@ class SimNetwork:
             raise InvalidRequestError(f"{method}: sent message of {what}")
 
     def happens(self, probability: float, kind: str) -> bool:
-        """Whether this message is one that is lost or repeated."""
+        """Return whether this message is one that is lost or repeated."""
         if probability and self._rng.random() < probability:
             self._count_fault(kind)
             return True

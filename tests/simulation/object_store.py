@@ -58,7 +58,7 @@ class StoreFaults:
         self.request_s = self.body_s_per_mib = self.listing_lag_s = 0.0
 
     def strikes(self, name: str) -> bool:
-        """Whether this request is hit; then it is counted."""
+        """Return whether this request is hit; then it is counted."""
         left: int = getattr(self, name)
         if left:
             setattr(self, name, left - 1)

@@ -73,7 +73,8 @@ class SimProcess:
             task.cancel()
 
     def may_run(self, now_s: float) -> bool:
-        """Whether a callback of this process may run now (the dead unwind for one instant)."""
+        """Return whether a callback of this process may run now (the dead unwind for one
+        instant)."""
         return self.alive or self.killed_at_s == now_s
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ def noted(index: SimIndexDisk) -> dict[int, int]:
 
 
 def is_shared(row: ReplicaRow) -> bool:
-    """Whether its batches lie in shared files."""
+    """Return whether its batches lie in shared files."""
     return row.engine == SHARED_ENGINE
 
 

@@ -173,7 +173,7 @@ def durable_scan(host: "Host", row: ReplicaRow) -> BatchScan | None:
 
 
 def is_in_memory(host: "Host", segment_id: int) -> bool:
-    """Whether a copy is one that no disk has, nor ever promised to have."""
+    """Return whether a copy is one that no disk has, nor ever promised to have."""
     return any(row.engine == MEMORY_ENGINE for row in replica_rows(host, segment_id))
 
 

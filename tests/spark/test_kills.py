@@ -54,7 +54,7 @@ def said(folder: Path) -> str:
 
 
 def is_sparks_own(folder: Path) -> bool:
-    """Whether Spark itself ended a driver."""
+    """Return whether Spark itself ended a driver."""
     return any(sign in said(folder) for sign in SPARKS_OWN)
 
 

@@ -91,7 +91,7 @@ def parsed(rows: DataFrame) -> DataFrame:
 
 
 def scans(rows: DataFrame) -> tuple[bool, bool]:
-    """Whether there is one of files, and one of ours."""
+    """Return whether there is one of files, and one of ours."""
     plan = rows._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
     return "parquet" in plan.lower(), "BatchScan icecore" in plan
 

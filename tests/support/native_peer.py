@@ -86,7 +86,7 @@ class RawPeer:
         return frame.call_id, error_of(frame.body)
 
     def has_more(self) -> bool:
-        """Whether something has arrived that nobody has read."""
+        """Return whether something has arrived that nobody has read."""
         try:
             return bool(self._frames or self.socket.recv(1, socket.MSG_PEEK))
         except BlockingIOError:

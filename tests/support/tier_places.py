@@ -45,7 +45,7 @@ async def until(is_so: Callable[[], Awaitable[bool]], timeout_s: float = 60.0) -
 
 
 async def has_store(admin: Admin) -> bool:
-    """Whether a node has looked at its object store."""
+    """Return whether a node has looked at its object store."""
     return bool((await admin.describe_tiering()).tier_urls)
 
 

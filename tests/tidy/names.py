@@ -71,7 +71,7 @@ def files_named(name: str) -> list[str]:
 
 
 def is_folder(name: str) -> bool:
-    """Whether some folder's path ends in it."""
+    """Return whether some folder's path ends in it."""
     wanted = f"/{name.strip('/')}/"
     return any(wanted in f"/{path}" for path in files())
 

@@ -56,7 +56,7 @@ BEHIND_PORTS = (
 
 
 def is_within(name: str, prefixes: tuple[str, ...]) -> bool:
-    """Whether a dotted name is one of these or below it."""
+    """Return whether a dotted name is one of these or below it."""
     return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
 
 

@@ -82,7 +82,7 @@ def names(module: Module) -> Iterator[str]:
 
 
 def is_long(module: Module) -> bool:
-    """Whether somebody should look for a second idea in this file."""
+    """Return whether somebody should look for a second idea in this file."""
     return module.text.count("\n") > LONG_FILE_LINES
 
 

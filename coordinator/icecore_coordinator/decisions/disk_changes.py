@@ -45,7 +45,7 @@ def last_copies(
 
 
 def _had(state: ClusterState, node_id: NodeId, segment_id: SegmentId) -> bool:
-    """Whether the node's disk is old enough to hold a copy of an unsealed segment."""
+    """Return whether the node's disk is old enough to hold a copy of an unsealed segment."""
     record = state.nodes.get(node_id)
     return record is not None and segment_id >= record.disk_since_segment_id
 
@@ -53,7 +53,7 @@ def _had(state: ClusterState, node_id: NodeId, segment_id: SegmentId) -> bool:
 def _can_be_decided(
     state: ClusterState, live: Liveness, segment: Segment, others: list[NodeId]
 ) -> bool:
-    """Whether R31 holds once these members answer, and nobody else ever does."""
+    """Return whether R31 holds once these members answer, and nobody else ever does."""
     if segment.leader in others and state.leader_is_live(segment, live):
         return True
     quorum = segment.settings.quorum

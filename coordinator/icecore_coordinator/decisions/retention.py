@@ -95,7 +95,7 @@ def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> Verdict:
 def _roll(
     state: ClusterState, partition: PartitionRecord, tail: TailNews, retention_ms: int
 ) -> tuple[bool, float]:
-    """Whether the tail must be sealed for its age, and else when to look again."""
+    """Return whether the tail must be sealed for its age, and when to look again if not."""
     record = state.tail(partition)
     if record is None or retention_ms == NO_LIMIT or record.segment.state != SegmentState.ACTIVE:
         return False, NEVER

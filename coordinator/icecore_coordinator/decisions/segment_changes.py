@@ -210,14 +210,14 @@ def seal(
 
 
 def awaits_topic(state: ClusterState, empty: Segment) -> bool:
-    """Whether an empty segment stays until its deleted topic is back: its replicas alone know the
-    producers at its base."""
+    """Return whether an empty segment stays until its deleted topic is back: its replicas alone
+    know the producers at its base."""
     return not state.is_live_topic(empty.topic_id) and not _is_start_known(state, empty)
 
 
 def _is_start_known(state: ClusterState, segment: Segment) -> bool:
-    """Whether a segment could begin at this one's base without this one: nothing was ever before
-    it, or what ends there is sealed and somebody has it."""
+    """Return whether a segment could begin at this one's base without this one: nothing was ever
+    before it, or what ends there is sealed and somebody has it."""
     if segment.base_offset == 0:
         return True
     for each in newest_in(state, (segment.topic_id, segment.partition)):
@@ -364,8 +364,8 @@ def remove_sealed_replica(
 
 
 def is_sealed_state(record: SegmentRecord, snapshot: bytes) -> bool:
-    """Whether these are the producers that were agreed on at the seal (segments that were sealed
-    without saying so match any)."""
+    """Return whether these are the producers that were agreed on at the seal (segments that were
+    sealed without saying so match any)."""
     return record.producer_digest in (b"", snapshot_digest(snapshot))
 
 

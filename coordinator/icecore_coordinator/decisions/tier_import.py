@@ -58,7 +58,7 @@ class ImportedSegment:
 
 
 def is_imported(state: ClusterState, topic: ImportedTopic) -> bool:
-    """Whether the topic is there for everybody to see, as it was imported.
+    """Return whether the topic is there for everybody to see, as it was imported.
 
     Raises TopicExistsError: one with this id is there, and is another one.
     """

@@ -102,7 +102,8 @@ def _length(state: ClusterState, record: SegmentRecord) -> int:
 
 
 def _is_mergeable(state: ClusterState, record: SegmentRecord) -> bool:
-    """Whether rows in object storage are all there is of it, and somebody may still read them."""
+    """Return whether rows in object storage are all there is of it, and somebody may still read
+    them."""
     segment, topic = record.segment, state.topics.get(record.segment.topic_id)
     if topic is None or not topic.is_live or not is_published(state, record):
         return False
@@ -113,7 +114,8 @@ def _is_mergeable(state: ClusterState, record: SegmentRecord) -> bool:
 
 
 def _follows(one: SegmentRecord, other: SegmentRecord) -> bool:
-    """Whether two segments can be one: no offset between them, the same partition and settings."""
+    """Return whether two segments can be one: no offset between them, the same partition and
+    settings."""
     is_same = (one.partition_key, one.segment.settings) == (
         other.partition_key,
         other.segment.settings,

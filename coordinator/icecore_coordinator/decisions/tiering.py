@@ -63,7 +63,7 @@ def due_ms(state: ClusterState, record: SegmentRecord) -> int | None:
 
 
 def is_due(state: ClusterState, record: SegmentRecord) -> bool:
-    """Whether an upload should begin now."""
+    """Return whether an upload should begin now."""
     tier = state.tiers.segments.get(record.segment.segment_id)
     if tier is not None and (tier.is_under_way or tier.state is not TierState.UPLOADING):
         return False

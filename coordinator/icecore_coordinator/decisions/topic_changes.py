@@ -70,7 +70,7 @@ def completed(settings: SegmentSettings, nodes: int) -> SegmentSettings:
 
 
 def check_settings(settings: SegmentSettings, nodes: int) -> None:
-    """Whether segments with these settings could be opened on ``nodes`` nodes.
+    """Refuse settings with which no segment could be opened on ``nodes`` nodes.
 
     Raises:
         InvalidRequestError: the settings contradict each other or name what does not exist.
@@ -100,7 +100,7 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
 
 
 def check_storage(settings: SegmentSettings) -> None:
-    """Whether there is such storage. Raises InvalidRequestError, UnsupportedError."""
+    """Refuse storage that there is not. Raises InvalidRequestError, UnsupportedError."""
     if settings.file_model == SHARED_FILE and settings.engine != SEGMENT_ENGINE:
         raise InvalidRequestError(
             f"file_model {SHARED_FILE} is one of engine {SEGMENT_ENGINE}; engine "
@@ -154,7 +154,7 @@ def create_topic(
 
 
 def check_retention(retention: Retention, settings: SegmentSettings) -> None:
-    """Whether segments of these settings can be kept so. Raises InvalidRequestError."""
+    """Refuse limits that such segments can't have. Raises InvalidRequestError."""
     check_values(retention)
     if NO_LIMIT != retention.retention_bytes < settings.segment_bytes:
         raise InvalidRequestError(
@@ -164,7 +164,7 @@ def check_retention(retention: Retention, settings: SegmentSettings) -> None:
 
 
 def check_tiering(state: ClusterState, tiering: Tiering, retention: Retention) -> None:
-    """Whether a topic that keeps this can be tiered so. Raises InvalidRequestError."""
+    """Refuse tiering that such a topic can't have. Raises InvalidRequestError."""
     check_values(tiering)
     for name in ("retention_ms", "retention_bytes"):
         local, total = getattr(tiering, f"local_{name}"), getattr(retention, name)

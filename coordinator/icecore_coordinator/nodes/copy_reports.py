@@ -77,15 +77,15 @@ class CopyReports:
         return not any(self._unknown.values()) and not any(self._crowded.values())
 
     def is_crowded(self, node_id: NodeId, segment_id: SegmentId) -> bool:
-        """Whether the segment had better go on in another log on that node."""
+        """Return whether the segment had better go on in another log on that node."""
         return segment_id in self._crowded.get(node_id, ())
 
     def is_unknown(self, node_id: NodeId, segment_id: SegmentId) -> bool:
-        """Whether the node has said that its copy counts for nothing."""
+        """Return whether the node has said that its copy counts for nothing."""
         return segment_id in self._unknown.get(node_id, ())
 
     def has_copy(self, node_id: NodeId, segment_id: SegmentId) -> bool:
-        """Whether the node has not said so."""
+        """Return whether the node has not said so."""
         return not self.is_unknown(node_id, segment_id)
 
     def unknown(self) -> Iterator[tuple[NodeId, SegmentId]]:

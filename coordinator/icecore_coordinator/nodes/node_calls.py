@@ -137,7 +137,8 @@ class NodeCalls:
         return answer
 
     async def refuses(self, node_id: NodeId, within_s: float) -> bool:
-        """Whether the node's host says that nobody listens at its address; no call of a method."""
+        """Return whether the node's host says that nobody listens at its address; no call of a
+        method."""
         node = self._state.nodes.get(node_id)
         return node is not None and await self._net.refuses(peer_address(node), within_s=within_s)
 

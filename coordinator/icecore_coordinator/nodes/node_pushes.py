@@ -61,7 +61,7 @@ class Outbox:
 
     @property
     def has_more(self) -> bool:
-        """Whether the last message had no room for all of it."""
+        """Return whether the last message had no room for all of it."""
         return bool(self.segments or self.deletes or self.partitions)
 
 

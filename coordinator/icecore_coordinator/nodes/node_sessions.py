@@ -60,7 +60,7 @@ class Session:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it ended, or a newer one of the node took its place."""
+        """Return whether it ended, or a newer one of the node took its place."""
         return self.outbox.is_closed
 
 
@@ -279,7 +279,7 @@ class NodeSessions:
         self._note_settling()
 
     def is_missing(self, node_id: NodeId) -> bool:
-        """Whether the node counts as up, has no stream, and may come back with one."""
+        """Return whether the node counts as up, has no stream, and may come back with one."""
         return node_id in self._deadlines
 
     def note_gone(self, node_id: NodeId) -> None:

@@ -112,7 +112,7 @@ class TopicVersions:
         return sorted([*_newer(self._topics, version), *gone], key=lambda each: each[1])
 
     def has_changed(self, topic_id: bytes, version: int) -> bool:
-        """Whether a topic that is there changed after a version."""
+        """Return whether a topic that is there changed after a version."""
         return self._topics.get(topic_id, self.version) > version
 
     def partitions_since(self, topic_id: bytes, version: int) -> frozenset[int]:

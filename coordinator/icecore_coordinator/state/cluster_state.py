@@ -251,7 +251,7 @@ class ClusterState:
         return record
 
     def is_live_topic(self, topic_id: bytes) -> bool:
-        """Whether there is such a topic, and it is not deleted."""
+        """Return whether there is such a topic, and it is not deleted."""
         record = self.topics.get(topic_id)
         return record is not None and record.is_live
 
@@ -292,7 +292,7 @@ class ClusterState:
         return record.incarnation if record else NO_INCARNATION
 
     def leader_is_live(self, segment: Segment, live: Liveness) -> bool:
-        """Whether the leader is registered with the incarnation it leads in, and up."""
+        """Return whether the leader is registered with the incarnation it leads in, and up."""
         is_registered = self.incarnation(segment.leader) == segment.leader_incarnation
         return is_registered and live.is_live(segment.leader)
 
@@ -405,7 +405,7 @@ def load_of_nodes(state: ClusterState) -> dict[NodeId, NodeLoad]:
 
 
 def is_below_start(state: ClusterState, record: SegmentRecord) -> bool:
-    """Whether nobody may read any of it any more, so that no copy of it is worth making."""
+    """Return whether nobody may read any of it any more, so that no copy of it is worth making."""
     partition, segment = state.partitions.get(record.partition_key), record.segment
     return (
         partition is not None
@@ -415,15 +415,16 @@ def is_below_start(state: ClusterState, record: SegmentRecord) -> bool:
 
 
 def is_published(state: ClusterState, record: SegmentRecord) -> bool:
-    """Whether object storage has all of a sealed segment, by both of its records."""
+    """Return whether object storage has all of a sealed segment, by both of its records."""
     tier = state.tiers.segments.get(record.segment.segment_id)
     is_stored = tier is not None and tier.state is TierState.PUBLISHED
     return is_stored and record.segment.is_tiered and record.segment.state == SegmentState.SEALED
 
 
 def may_lose_copies(state: ClusterState, record: SegmentRecord) -> bool:
-    """Whether nodes need not keep it: it is published, and no tail has to begin with what its
-    replicas know of producers (the newest sealed segment, while no ACTIVE tail is behind it)."""
+    """Return whether nodes need not keep it: it is published, and no tail has to begin with what
+    its replicas know of producers (the newest sealed segment, while no ACTIVE tail is behind
+    it)."""
     partition = state.partitions.get(record.partition_key)
     if partition is None or not is_published(state, record):
         return False

@@ -55,7 +55,7 @@ class Liveness:
         return self.of(node_id).state
 
     def is_live(self, node_id: NodeId) -> bool:
-        """Whether the node is not known to be down."""
+        """Return whether the node is not known to be down."""
         return self.of(node_id).state != NodeState.DOWN
 
     def down_ms(self, node_id: NodeId, now_ms: float) -> float | None:
@@ -69,6 +69,6 @@ class Liveness:
         return None if since_ms is None else now_ms - since_ms
 
     def is_eligible(self, node_id: NodeId) -> bool:
-        """Whether new replicas may be put there now."""
+        """Return whether new replicas may be put there now."""
         status = self.of(node_id)
         return status.is_connected and status.state == NodeState.UP

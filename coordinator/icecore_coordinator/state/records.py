@@ -155,7 +155,7 @@ class TopicRecord:
 
     @property
     def is_live(self) -> bool:
-        """Whether clients see it, and its partitions have tails."""
+        """Return whether clients see it, and its partitions have tails."""
         return not (self.is_deleted or self.is_deleting)
 
     @property
@@ -425,7 +425,7 @@ def without_copies(record: SegmentRecord, now_ms: int) -> Change:
 
 
 def is_prepared(record: SegmentRecord) -> bool:
-    """Whether the segment is only meant to open."""
+    """Return whether the segment is only meant to open."""
     return record.segment.state == SegmentState.PREPARED
 
 

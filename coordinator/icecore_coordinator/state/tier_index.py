@@ -57,7 +57,7 @@ class TierIndex:
             _take_out(by_topic, segment.topic_id, segment.segment_id)
 
     def note_table(self, key: tuple[bytes, int], *, is_stale: bool) -> None:
-        """Whether the table of a partition lacks something."""
+        """Note whether the table of a partition lacks something."""
         _mark(self.stale_tables, key, is_in=is_stale)
 
     def note_node(self, node_id: NodeId, tier_url: str) -> None:

@@ -128,8 +128,8 @@ class SqliteStore:
     def _write(
         self, compares: Sequence[Compare], puts: Sequence[tuple[str, str]], deletes: Sequence[str]
     ) -> bool:
-        """Whether all compares hold; what was written is of no use otherwise. A record that is
-        there and replaced, the usual case, is compared and written in one step."""
+        """Return whether all compares hold; what was written is of no use otherwise. A record that
+        is there and replaced, the usual case, is compared and written in one step."""
         db, expected = self._db, {each.key: each.version for each in compares}
         replaced = [(value, key, expected[key]) for key, value in puts if expected.get(key)]
         updated = {key for _, key, _ in replaced}

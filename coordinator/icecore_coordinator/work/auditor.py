@@ -55,7 +55,7 @@ class Auditor:
 
     @property
     def is_rolling(self) -> bool:
-        """Whether segments were asked to roll that have not, so far."""
+        """Return whether segments were asked to roll that have not, so far."""
         return self._pace.is_under_way
 
     async def roll(self) -> None:
@@ -145,12 +145,13 @@ class Auditor:
         return [each for each in segment.replicas if is_unknown(each, segment.segment_id)]
 
     def _is_crowded(self, segment: Segment) -> bool:
-        """Whether a member has it on a disk that is getting full, and has another one."""
+        """Return whether a member has it on a disk that is getting full, and has another one."""
         is_crowded = self._copies.is_crowded
         return any(is_crowded(each, segment.segment_id) for each in segment.replicas)
 
     def must_recover(self, segment: Segment) -> bool:
-        """Whether its leader could not seal it: it is damaged itself, or too few are in sync.
+        """Return whether its leader could not seal it: it is damaged itself, or too few are in
+        sync.
 
         Such a leader is healthy otherwise, so S1 holds: the end is known at once, and what its
         followers lack is written back to other nodes (R44).
@@ -204,7 +205,7 @@ class Auditor:
             self._recover(segment.segment_id)
 
     def _is_ended_otherwise(self, segment: Segment, why: str) -> bool:
-        """Whether its leader can't seal it, so that it is recovered instead."""
+        """Return whether its leader can't seal it, so that it is recovered instead."""
         if self.must_recover(segment):
             event(_log, logging.INFO, "recovery_wanted", segment_id=segment.segment_id, why=why)
             self._pace.ask(segment.segment_id)

@@ -25,7 +25,7 @@ class Backoff(Generic[K]):
         self._awaited: Counter[K] = Counter()
 
     def is_due(self, key: K) -> bool:
-        """Whether nobody is at it and its wait is over."""
+        """Return whether nobody is at it and its wait is over."""
         if key in self._taken:
             return False
         wait = self._waits.get(key)
@@ -33,7 +33,7 @@ class Backoff(Generic[K]):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any key waits for another try, or somebody for a key."""
+        """Return whether any key waits for another try, or somebody for a key."""
         return bool(self._waits or self._awaited)
 
     @contextmanager
@@ -50,11 +50,11 @@ class Backoff(Generic[K]):
             self._awaited = +self._awaited
 
     def is_taken(self, key: K) -> bool:
-        """Whether somebody is at it."""
+        """Return whether somebody is at it."""
         return key in self._taken
 
     def was_tried(self, key: K) -> bool:
-        """Whether it failed before."""
+        """Return whether it failed before."""
         return key in self._waits
 
     def due_ms(self, key: K) -> float:

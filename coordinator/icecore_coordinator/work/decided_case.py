@@ -48,7 +48,7 @@ class DecidedCase:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in it."""
+        """Return whether there is nothing in it."""
         return self.end.end_offset == self.segment.base_offset
 
     # --- the copies -------------------------------------------------------------------------------
@@ -87,13 +87,13 @@ class DecidedCase:
         return is_good
 
     def agrees_with_donor(self, written: Written) -> bool:
-        """Whether another replica told the same digests and length."""
+        """Return whether another replica told the same digests and length."""
         donor = self.written
         told = (written.seal_digest, written.producer_digest, written.length_bytes)
         return told == (donor.seal_digest, donor.producer_digest, donor.length_bytes)
 
     def is_written(self) -> bool:
-        """Whether enough copies hold all of it to seal it."""
+        """Return whether enough copies hold all of it to seal it."""
         return (
             self.is_empty or self.is_lost or len(self.verified) >= self.segment.settings.min_insync
         )

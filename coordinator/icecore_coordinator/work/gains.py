@@ -28,5 +28,5 @@ class ExpectedGains:
         self._until_ms.pop(segment_id, None)
 
     def must_gain(self, segment_id: SegmentId) -> bool:
-        """Whether the segment was asked to roll for more replicas a moment ago."""
+        """Return whether the segment was asked to roll for more replicas a moment ago."""
         return self._until_ms.get(segment_id, 0.0) > self._clock.monotonic_ms()

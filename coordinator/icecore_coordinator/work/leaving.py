@@ -64,7 +64,7 @@ class HandOver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any node wants to leave."""
+        """Return whether any node wants to leave."""
         return bool(self._since_ms)
 
     def needed(self) -> list[Segment]:
@@ -110,7 +110,7 @@ class HandOver:
         return due[:free] if 2 * free >= at_once else []
 
     def _must_move(self, segment: Segment, staying: int) -> bool:
-        """Whether a roll helps: it gains a leader that stays, or members that do."""
+        """Return whether a roll helps: it gains a leader that stays, or members that do."""
         settings = segment.settings
         if segment.leader in self._since_ms:
             return staying + len(self._since_ms) >= settings.min_insync

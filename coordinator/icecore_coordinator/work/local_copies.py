@@ -146,8 +146,8 @@ class LocalCopies:
         return down_ms is not None and down_ms >= self._timing.lost_replica_grace_ms
 
     def _is_lost(self, segment_id: SegmentId) -> Callable[[NodeId], bool]:
-        """Whether a node's copy is damaged, or the node is down for so long that it counts no more:
-        should it come back, it is told to delete what it has."""
+        """Return a test of node ids: true where the copy is damaged, or the node was down too long.
+        A node that comes back is told to delete what it has."""
         now_ms = self._clock.monotonic_ms()
 
         return lambda node_id: (

@@ -178,12 +178,13 @@ class Recovery:
         return self.backoff.in_turn(due) + unhurried[: max(0, room)]
 
     def _has_leader(self, segment_ids: Iterable[SegmentId]) -> bool:
-        """Whether who leads these, one for all of them, is registered and up."""
+        """Return whether who leads these, one for all of them, is registered and up."""
         state = self._ledger.state
         return state.leader_is_live(state.segments[next(iter(segment_ids))].segment, self._live)
 
     def _may_recover(self, segment_id: SegmentId) -> bool:
-        """Whether it is open, of a live topic; whoever asked for it may have asked long ago."""
+        """Return whether it is open, of a live topic; whoever asked for it may have asked long
+        ago."""
         state = self._ledger.state
         record = state.segments.get(segment_id)
         if record is None or record.segment.state is not SegmentState.ACTIVE:

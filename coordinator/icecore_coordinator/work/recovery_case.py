@@ -58,7 +58,7 @@ class Case:
         return max(Epoch(self.segment.epoch + EPOCH_STEP - 1), self.known_promise)
 
     def may_decide(self) -> bool:
-        """Whether enough replicas have answered to know the end."""
+        """Return whether enough replicas have answered to know the end."""
         return may_decide(self.replies, self.segment) is not None
 
     def decide(self, known_high_watermark: int) -> DecidedCase | Undecidable:

@@ -166,7 +166,7 @@ class Repairer:
         return (node_id not in record.holders, count, node_id)
 
     def is_copying(self, node_id: NodeId, segment_id: SegmentId) -> bool:
-        """Whether a copy is being made there, or was made and does not count yet."""
+        """Return whether a copy is being made there, or was made and does not count yet."""
         return (node_id, segment_id) in self._copying
 
     async def repair(self) -> None:

@@ -108,7 +108,7 @@ class RollPace:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there were any at the last look, or have been asked for since."""
+        """Return whether there were any at the last look, or have been asked for since."""
         return bool(self._asked_ms)
 
     def room(self, is_under_way: Callable[[SegmentId], bool]) -> int:

@@ -136,7 +136,7 @@ class Uploads:
                 self._failed[tier.segment_id] = tier.owner
 
     async def _try(self, tier: TierRecord) -> bool:
-        """Whether the copy of this attempt was published."""
+        """Return whether the copy of this attempt was published."""
         state, segment_id = self._ledger.state, tier.segment_id
         record = state.segments.get(segment_id)
         if record is None:

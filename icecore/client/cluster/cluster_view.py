@@ -55,7 +55,7 @@ class ClusterView:
         return peer_address(node, self.transport) or None if node is not None else None
 
     def is_up(self, node_id: int) -> bool:
-        """Whether the coordinator thinks the node is up."""
+        """Return whether the coordinator thinks the node is up."""
         node = self.nodes.get(node_id)
         return node is not None and node.state is not NodeState.DOWN
 
@@ -112,12 +112,12 @@ class ClusterView:
         return found
 
     def is_newer_than(self, answer: admin_pb2.GetMetadataResponse) -> bool:
-        """Whether another server has said something later. One that counts no changes is believed
-        as it comes."""
+        """Return whether another server has said something later. One that counts no changes is
+        believed as it comes."""
         return bool(answer.token) and (answer.token, answer.version) < self.stamp
 
     def has_other_topic_than(self, before: "ClusterView") -> bool:
-        """Whether some topic was deleted and made again since ``before``."""
+        """Return whether some topic was deleted and made again since ``before``."""
         return any(
             before.topics[name].topic_id != topic.topic_id
             for name, topic in self.topics.items()
@@ -126,7 +126,7 @@ class ClusterView:
 
 
 def has_moved(before: PartitionMetadata | None, now: PartitionMetadata | None) -> bool:
-    """Whether a partition has a leader, and another one than before."""
+    """Return whether a partition has a leader, and another one than before."""
     if now is None or not now.leader:
         return False
     return before is None or now.epoch > before.epoch or not before.leader

@@ -245,8 +245,8 @@ class Connection:
         return by if address == named else address
 
     async def _is_ours(self, address: str, timeout_s: float) -> bool:
-        """Whether it belongs to the cluster that is known; else another one is asked next. Of who
-        was only given, it is asked; whoever was named was named by one of ours.
+        """Return whether it belongs to the cluster that is known; else another one is asked next.
+        Of who was only given, it is asked; whoever was named was named by one of ours.
 
         Raises IcecoreError, and WrongClusterError when nobody else is left.
         """
@@ -262,8 +262,8 @@ class Connection:
         return True
 
     def check_server(self, found: bytes) -> bool:
-        """Whether who said last who leads what belongs to the cluster that is known; else another
-        one is asked next. Raises WrongClusterError when nobody else is left."""
+        """Return whether who said last who leads what belongs to the cluster that is known; else
+        another one is asked next. Raises WrongClusterError when nobody else is left."""
         if self._cluster_id in (b"", found):
             return True
         self._pass_by(self._server, found)
@@ -294,7 +294,7 @@ class Connection:
 
     @property
     def is_coordinator_away(self) -> bool:
-        """Whether none has answered a moment ago."""
+        """Return whether none has answered a moment ago."""
         return self.clock.monotonic_ms() < self._away_until_ms
 
     def note_away(self) -> None:

@@ -210,7 +210,7 @@ def _after(segments: Sequence[Segment]) -> dict[str, Any]:
 
 
 def _replaces(one: Segment, other: Segment) -> bool:
-    """Whether a segment has what one of the page before has: it was merged meanwhile."""
+    """Return whether a segment has what one of the page before has: it was merged meanwhile."""
     is_same = (one.topic_id, one.partition) == (other.topic_id, other.partition)
     return is_same and 0 <= one.base_offset <= other.base_offset
 
@@ -219,7 +219,7 @@ def _replaces(one: Segment, other: Segment) -> bool:
 
 
 def is_gap(segment: Segment) -> bool:
-    """Whether it stands for records that nobody has spoken for."""
+    """Return whether it stands for records that nobody has spoken for."""
     return segment.segment_id == NO_SEGMENT
 
 

@@ -141,7 +141,7 @@ class OffsetLookup:
     async def _is_first(
         self, partition: int, timestamp_ms: int, found: data_pb2.ListOffsetsResult
     ) -> bool:
-        """Whether nothing before what a leader has found was appended so late."""
+        """Return whether nothing before what a leader has found was appended so late."""
         if found.offset == 0:
             return True
         before = await self._segments(partition, found.offset - 1, limit=1)

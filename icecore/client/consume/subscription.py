@@ -101,7 +101,7 @@ class Range:
 
     @property
     def is_endless(self) -> bool:
-        """Whether there is something to wait for, even while nothing is read."""
+        """Return whether there is something to wait for, even while nothing is read."""
         return not self.has_end and self.partitions != ()
 
 

@@ -111,7 +111,7 @@ class Whereabouts:
         return False
 
     def _needs_leader(self, reader: Reader, error: IcecoreError) -> bool:
-        """Whether all that is known of was read, and nobody can append more."""
+        """Return whether all that is known of was read, and nobody can append more."""
         is_led = bool(self._metadata.view.leader(reader.topic, reader.partition))
         if is_led or not reader.is_known or reader.is_behind:
             return False

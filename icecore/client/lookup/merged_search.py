@@ -47,7 +47,7 @@ class MergedSearch:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no further page."""
+        """Return whether there is no further page."""
         return all(part.standing is None for part in self._parts)
 
     async def next_page(self, max_count: int, until_ms: float) -> LookupPage:

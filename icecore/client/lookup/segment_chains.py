@@ -116,5 +116,5 @@ class SegmentChains:
 
 
 def _has_gap(chain: dict[int, Segment]) -> bool:
-    """Whether somebody may say more of it, so that all of it is asked for again."""
+    """Return whether somebody may say more of it, so that all of it is asked for again."""
     return any(map(is_gap, chain.values()))

@@ -231,7 +231,7 @@ class SendHandle:
 
     @property
     def is_done(self) -> bool:
-        """Whether awaiting would return or raise at once."""
+        """Return whether awaiting would return or raise at once."""
         return self._batch is not None and self._batch.done.done()
 
     async def _wait(self) -> RecordMetadata:

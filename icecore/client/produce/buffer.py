@@ -80,7 +80,7 @@ class Buffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing may be added now."""
+        """Return whether nothing may be added now."""
         return self.used_bytes >= self.limit_bytes
 
     def reserve(self, size_bytes: int) -> None:

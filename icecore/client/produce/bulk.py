@@ -112,7 +112,7 @@ class Columns:
             start, before = end, int(ends[end - 1])
 
     def fits(self, batch: Batch) -> bool:
-        """Whether a batch that holds records already has the same columns."""
+        """Return whether a batch that holds records already has the same columns."""
         if (self.hashes is None) == bool(batch.hashes):
             return False
         if self._rows is not None:

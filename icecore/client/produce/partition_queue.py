@@ -126,7 +126,7 @@ class PartitionQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a new batch would wait for an answer, or share the way with others."""
+        """Return whether a new batch would wait for an answer, or share the way with others."""
         return self.is_waiting or len(self.under_way) > 0
 
     def pop(self) -> Batch:

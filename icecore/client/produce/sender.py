@@ -266,7 +266,7 @@ class Sender:
             self._sendable.pop(node_id, None)
 
     def _may_request(self, node_id: int, queues: dict[PartitionQueue, None]) -> bool:
-        """Whether a request may go out now: the first at once, more of them when it pays."""
+        """Return whether a request may go out now: the first at once, more of them when it pays."""
         load = self._loads[node_id]
         if load.requests in (0, REQUESTS_PER_NODE_MAX):
             return load.requests == 0
@@ -289,8 +289,9 @@ class Sender:
         self._pump_node(node_id)
 
     def _may_send(self, queue: PartitionQueue, node_id: int) -> bool:
-        """Whether a request of the partition may go out to the node now. It may have been offered
-        to two nodes, its leader having changed, and what it had may have failed meanwhile."""
+        """Return whether a request of the partition may go out to the node now. It may have been
+        offered to two nodes, its leader having changed, and what it had may have failed
+        meanwhile."""
         if not queue.ready or queue.is_waiting or queue.under_way.is_draining:
             return False
         under_way = queue.under_way
@@ -305,8 +306,9 @@ class Sender:
         )
 
     def _is_in_time(self, queue: PartitionQueue) -> bool:
-        """Whether its turn is now: a node that hangs takes few requests, and each for long. What is
-        left once old batches are given up may need another identity; then it is offered again."""
+        """Return whether its turn is now: a node that hangs takes few requests, and each for long.
+        What is left once old batches are given up may need another identity; then it is offered
+        again."""
         self.settling.expire(queue)
         if queue.identity is None:
             self.offer(queue)
@@ -314,14 +316,15 @@ class Sender:
         return True
 
     def _is_worth_it(self, queue: PartitionQueue, node_id: int) -> bool:
-        """Whether the next batch may go out as it is, beside others of its partition. Else it grows
-        until they are answered: the cost of a batch hardly depends on its size."""
+        """Return whether the next batch may go out as it is, beside others of its partition. Else
+        it grows until they are answered: the cost of a batch hardly depends on its size."""
         batch = queue.ready[0]
         may_grow = batch is queue.open and batch.size_bytes < OVERLAP_BYTES_MIN
         return not may_grow or self._loads[node_id].batches < OVERLAP_BATCHES_MAX
 
     def _keeps_order(self, node_id: int) -> bool:
-        """Whether requests to the node may follow each other: numbered ones, in their order."""
+        """Return whether requests to the node may follow each other: numbered ones, in their
+        order."""
         address = self._metadata.view.address(node_id)
         net = self._connection.net
         return self._idempotent and address is not None and net.keeps_order(address)

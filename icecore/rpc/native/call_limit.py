@@ -27,7 +27,7 @@ class ConnectionCalls:
 
     @property
     def are_full(self) -> bool:
-        """Whether the connection should not be read."""
+        """Return whether the connection should not be read."""
         return self._count >= self._count_max
 
     def enter(self) -> None:

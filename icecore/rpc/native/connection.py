@@ -69,7 +69,7 @@ class Owner(Protocol):
     """The client or server that owns a connection."""
 
     def admit(self, connection: "Connection", head: Head, meta: bytes) -> bool:
-        """Whether there is memory for a large body; says so to the peer if not."""
+        """Return whether there is memory for a large body; says so to the peer if not."""
         ...
 
     def arrived(self, connection: "Connection", frame: Frame) -> None:

@@ -47,7 +47,7 @@ class Inbox:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether nothing of a frame has arrived that is not whole yet."""
+        """Return whether nothing of a frame has arrived that is not whole yet."""
         return self._body is None and not self._have and not self._skip_bytes
 
     @property

@@ -56,7 +56,8 @@ def spare_pacing(sock: socket.socket, host: str) -> None:
 
 
 def is_host_silent(descriptor: int) -> bool:
-    """Whether what was sent is repeated in vain; a peer that just reads nothing still acks."""
+    """Return whether what was sent is repeated in vain; a peer that just reads nothing still
+    acks."""
     if sys.platform != "linux":
         return False
     duplicate = socket.socket(fileno=descriptor)

@@ -57,7 +57,8 @@ class NativeStream:
         self._wake()
 
     def _taken(self, sink: Sink, body: Received) -> bool:
-        """Whether the consumer took a message; what it raises is raised to it where it waits."""
+        """Return whether the consumer took a message; what it raises is raised to it where it
+        waits."""
         try:
             return sink(body)
         except Exception as error:

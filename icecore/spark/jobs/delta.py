@@ -22,7 +22,7 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def check(folder: Folder) -> None:
-    """Whether a Delta log can be written there.
+    """Refuse a place where no Delta log can be written.
 
     Raises:
         ConfigurationError: It can't; the message says what is missing.

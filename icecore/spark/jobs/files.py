@@ -56,7 +56,7 @@ class Folder:
         return f"{self.path}/{name}"
 
     def exists(self, name: str) -> bool:
-        """Whether it has such a file or folder."""
+        """Return whether it has such a file or folder."""
         return bool(self._system.exists(self._at(name)))
 
     def names(self, name: str) -> list[str]:

@@ -38,7 +38,7 @@ class Ledger:
         self.is_new = not folder.exists(_JOB)
 
     def check(self) -> None:
-        """Whether the folder is free, or of this very job.
+        """Refuse a folder that belongs to another job.
 
         Raises:
             ConfigurationError: It is another job's, or holds something else.

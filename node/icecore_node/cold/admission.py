@@ -43,8 +43,8 @@ class Admission:
 
     @property
     def is_idle_enough(self) -> bool:
-        """Whether a read ahead may take a place: no read waits, and at least half the places are
-        free."""
+        """Return whether a read ahead may take a place: no read waits, and at least half the places
+        are free."""
         return not self._waiting and 2 * self._running < self._running_max
 
     @asynccontextmanager

@@ -106,7 +106,7 @@ class ColdReading:
 
     @property
     def is_idle_enough(self) -> bool:
-        """Whether reading ahead is allowed: no read waits, and at least half the places are
+        """Return whether reading ahead is allowed: no read waits, and at least half the places are
         free."""
         return self._parts.admission.is_idle_enough
 

@@ -25,7 +25,8 @@ class RowFrame:
 
 
 def is_framed(part: RowGroup | RawBatch) -> TypeGuard[RowGroup]:
-    """Whether the part is a row group small enough to be sent as it lies. A raw batch is not."""
+    """Return whether the part is a row group small enough to be sent as it lies. A raw batch is
+    not."""
     return isinstance(part, RowGroup) and part.end - part.start <= FRAME_BYTES_MAX
 
 

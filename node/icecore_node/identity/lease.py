@@ -34,5 +34,5 @@ class Lease:
 
     @property
     def is_valid(self) -> bool:
-        """Whether the coordinator heard of us recently enough to ack on the leader alone."""
+        """Return whether the coordinator heard of us recently enough to ack on the leader alone."""
         return self._clock.monotonic_ms() < self._end_ms

@@ -32,7 +32,7 @@ class Readers:
                 del self._waiting[key]
 
     def are_at(self, key: PartitionKey) -> bool:
-        """Whether any reader waits for this partition."""
+        """Return whether any reader waits for this partition."""
         return key in self._waiting
 
     def wake(self, key: PartitionKey) -> None:

@@ -64,7 +64,7 @@ class ThreadWorker(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the thread has nothing to do and all its results were delivered."""
+        """Return whether the thread has nothing to do and all its results were delivered."""
         return not self._undelivered and not self._closed
 
     def submit(self, item: T) -> None:

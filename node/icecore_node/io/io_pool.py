@@ -68,7 +68,7 @@ class ShortSyncs:
         """Short syncs until the disk is trusted."""
 
     def may_inline(self) -> bool:
-        """Whether the next sync may hold the loop."""
+        """Return whether the next sync may hold the loop."""
         return not self._wanted and self._limit_ms > 0
 
     def note(self, duration_ms: float) -> None:

@@ -76,8 +76,8 @@ class Leaving:
                     await heard.wait()
 
     def _others_stay(self) -> bool:
-        """Whether another node is up to take over, and the coordinator is connected to arrange
-        that."""
+        """Return whether another node is up to take over, and the coordinator is connected to
+        arrange that."""
         context = self._context
         return (
             not self._ended.done()
@@ -89,7 +89,7 @@ class Leaving:
         )
 
     def _is_waited_for(self) -> bool:
-        """Whether this node is still in the in-sync set of an ACTIVE segment."""
+        """Return whether this node is still in the in-sync set of an ACTIVE segment."""
         return any(
             replica.segment is not None
             and replica.segment.state is SegmentState.ACTIVE

@@ -75,8 +75,8 @@ class FollowerSpace:
             return
 
     async def _has_room(self, replica: Replica) -> bool:
-        """Whether the replica's disk or memory has room for logs to grow. False while the free
-        space is unknown."""
+        """Return whether the replica's disk or memory has room for logs to grow. False while the
+        free space is unknown."""
         context, segment_id = self._context, replica.segment_id
         if _is_in_memory(replica):
             return not is_tight(context.disks.memory)
@@ -90,7 +90,7 @@ class FollowerSpace:
         return free_bytes >= 2 * context.settings.preallocate_bytes
 
     def may_follow(self, segment_id: SegmentId) -> bool:
-        """Whether the segment's disk has room, so that the segment may be followed."""
+        """Return whether the segment's disk has room, so that the segment may be followed."""
         return not self._full_disks or self._context.disks.on(segment_id) not in self._full_disks
 
     def growing_on(self, disks: Set[str]) -> list[SegmentId]:
@@ -167,6 +167,6 @@ class FollowerSpace:
 
 
 def _is_in_memory(replica: Replica) -> bool:
-    """Whether the replica's topic keeps active logs in memory."""
+    """Return whether the replica's topic keeps active logs in memory."""
     record = replica.segment
     return record is not None and record.settings.engine == MEMORY_ENGINE

@@ -251,5 +251,5 @@ class ReplicaTable:
 
 
 def _is_final(replica: Replica) -> bool:
-    """Whether the replica's end and its times are final."""
+    """Return whether the replica's end and its times are final."""
     return replica.sealed and replica.life.is_intact

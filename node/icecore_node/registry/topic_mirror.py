@@ -146,14 +146,14 @@ class TopicMirror:
         return self._shown if page.since_version else self._incoming
 
     def _is_old(self, page: mirror_pb2.FollowTopicsResponse) -> bool:
-        """Whether the page has no change that is not shown already."""
+        """Return whether the page has no change that is not shown already."""
         return not page.more and page.version < self.version
 
     # --- what is shown --------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether no topics are shown yet."""
+        """Return whether no topics are shown yet."""
         return not self.version
 
     def note_newest(self, now_ms: float) -> None:

@@ -92,7 +92,8 @@ class Damage:
 
 
 def is_shut_out(replica: Replica, node_id: NodeId) -> bool:
-    """Whether a promise keeps us out of a segment that the coordinator believes to be ACTIVE.
+    """Return whether a promise keeps us out of a segment that the coordinator believes to be
+    ACTIVE.
 
     A recovery changes the record first and fences then. So somebody else fenced, or the coordinator
     has forgotten that it did; only a recovery leads out of it.

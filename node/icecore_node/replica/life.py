@@ -101,12 +101,12 @@ class Life(Enum):
 
     @property
     def counts(self) -> bool:
-        """Whether where such a log ends may be told to a coordinator; else it is UNKNOWN."""
+        """Return whether where such a log ends may be told to a coordinator; else it is UNKNOWN."""
         return self in COUNTS
 
     @property
     def is_donor(self) -> bool:
-        """Whether copies may be made of such a log."""
+        """Return whether copies may be made of such a log."""
         return self in DONORS
 
 

@@ -235,7 +235,8 @@ def objection(replica: Replica, segment: Segment) -> str:
 
 
 def is_recorded(replica: Replica, end_offset: int, digest: bytes) -> bool:
-    """Whether the record that came down our own heartbeat stream says that this is the seal."""
+    """Return whether the record that came down our own heartbeat stream says that this is the
+    seal."""
     known = replica.segment
     return (
         known is not None

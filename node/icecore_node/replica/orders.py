@@ -141,7 +141,7 @@ class Orders:
             del self._deleted[next(iter(self._deleted))]
 
     def was_deleted(self, segment_id: SegmentId) -> bool:
-        """Whether this process was told to delete it."""
+        """Return whether this process was told to delete it."""
         return segment_id in self._deleted
 
     def note_dropped(self, segment_id: SegmentId, version: int) -> None:
@@ -161,9 +161,9 @@ class Orders:
             del self._copied[next(iter(self._copied))]
 
     def was_copied(self, segment_id: SegmentId, version: int) -> bool:
-        """Whether this process was to have a copy since the record had this version."""
+        """Return whether this process was to have a copy since the record had this version."""
         return version < self._copied.get(segment_id, -1)
 
     def was_dropped(self, segment_id: SegmentId, version: int) -> bool:
-        """Whether this process has dropped its copy since the record had this version."""
+        """Return whether this process has dropped its copy since the record had this version."""
         return version <= self._dropped.get(segment_id, -1)

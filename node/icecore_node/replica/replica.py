@@ -83,7 +83,7 @@ class Replica:
 
     @property
     def sealed(self) -> bool:
-        """Whether the bytes are final here; also of one that was found damaged since."""
+        """Return whether the bytes are final here; also of one that was found damaged since."""
         return self.sealed_end_offset is not None
 
     @property
@@ -111,8 +111,8 @@ class Replica:
         )
 
     def covers(self, offset: int) -> bool:
-        """Whether a reader at ``offset`` belongs to this replica (the end of a sealed segment
-        belongs to its successor)."""
+        """Return whether a reader at ``offset`` belongs to this replica (the end of a sealed
+        segment belongs to its successor)."""
         if not self.life.is_intact or self.base_offset < 0 or offset < self.base_offset:
             return False
         return self.sealed_end_offset is None or offset < self.sealed_end_offset

@@ -35,7 +35,7 @@ class CheckedBatch:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the batch must be inflated to be decoded."""
+        """Return whether the batch must be inflated to be decoded."""
         return self.header.codec is not Codec.NONE
 
 
@@ -63,7 +63,7 @@ def check_frame(data: memoryview, settings: SegmentSettings) -> CheckedBatch:
 
 
 def are_light(batches: list[CheckedBatch]) -> bool:
-    """Whether the batches are small enough to be decoded on the event loop."""
+    """Return whether the batches are small enough to be decoded on the event loop."""
     inflated = sum(each.header.uncompressed_length for each in batches if each.is_compressed)
     total = sum(each.header.uncompressed_length for each in batches)
     return inflated <= INFLATED_ON_LOOP_BYTES and total <= CHECKED_ON_LOOP_BYTES

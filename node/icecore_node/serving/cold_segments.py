@@ -36,7 +36,7 @@ class ColdSegments:
         return self._reading
 
     def is_held(self, segment_id: int) -> bool:
-        """Whether an intact replica of the segment is here."""
+        """Return whether an intact replica of the segment is here."""
         replica = self._table.get(SegmentId(segment_id))
         return replica is not None and replica.life.is_intact
 

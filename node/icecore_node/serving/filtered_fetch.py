@@ -39,7 +39,7 @@ class FilterBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the fetch must answer now."""
+        """Return whether the fetch must answer now."""
         return self._left_bytes <= 0 or self._clock.monotonic_ms() >= self._ends_ms
 
 

@@ -149,12 +149,12 @@ class LogSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether all offsets were looked at."""
+        """Return whether all offsets were looked at."""
         return self.left[0] >= self.left[1]
 
     @property
     def by_hash(self) -> bool:
-        """Whether the selection has a condition that an index can answer."""
+        """Return whether the selection has a condition that an index can answer."""
         return bool(self._groups)
 
     @property
@@ -433,8 +433,8 @@ class LogSearch:
 
 
 def skips_by_time(summary: IndexSummary, selection: Selection) -> bool:
-    """Whether no event time of a log is wanted. Only a sealed log's times are known before it is
-    read: other logs may have grown."""
+    """Return whether no event time of a log is wanted. Only a sealed log's times are known before
+    it is read: other logs may have grown."""
     times = summary.timestamps_ms
     if summary.kind != SEALED_INDEX or times is None:
         return False

@@ -157,6 +157,6 @@ def _segments(held: PartitionReplicas) -> Iterator[Segment]:
 
 
 def _ends_above(segment: Segment, offset: int) -> bool:
-    """Whether a segment ends above an offset; one that is not sealed has no end yet."""
+    """Return whether a segment ends above an offset; one that is not sealed has no end yet."""
     start = max(offset, segment.log_start_offset)
     return segment.state is not SegmentState.SEALED or segment.end_offset > start

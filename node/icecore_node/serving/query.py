@@ -65,7 +65,7 @@ class _Page:
     is_full: bool = False
 
     def is_over(self, now_ms: float) -> bool:
-        """Whether the page must end now."""
+        """Return whether the page must end now."""
         return (
             self.is_full
             or self.effort_bytes >= PAGE_EFFORT_BYTES

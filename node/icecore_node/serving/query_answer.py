@@ -77,7 +77,7 @@ class PartitionAnswer:
             next_base = replica.base_offset
 
     def is_short(self, replica: Replica) -> bool:
-        """Whether another replica may know more of the segment, so that this one is not
+        """Return whether another replica may know more of the segment, so that this one is not
         searched."""
         return replica.segment_id in self._short
 
@@ -177,7 +177,8 @@ def fail(done: data_pb2.SegmentSearch, error: IcecoreError) -> None:
 
 
 def is_missing(done: data_pb2.SegmentSearch) -> bool:
-    """Whether records may be missing from the answer because this segment was not searched."""
+    """Return whether records may be missing from the answer because this segment was not
+    searched."""
     elsewhere = data_pb2.SEARCH_OUTCOME_ELSEWHERE
     return done.outcome in (elsewhere, data_pb2.SEARCH_OUTCOME_UNAVAILABLE)
 

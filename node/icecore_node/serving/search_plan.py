@@ -43,7 +43,7 @@ def hashes_of(groups: Groups) -> tuple[int, ...]:
 
 
 def knows_all(found: Candidates, groups: Groups) -> bool:
-    """Whether the index has an entry for at least one hash of each group."""
+    """Return whether the index has an entry for at least one hash of each group."""
     known = {each for each, at in zip(hashes_of(groups), found.offsets, strict=True) if len(at)}
     return all(not known.isdisjoint(group) for group in groups)
 

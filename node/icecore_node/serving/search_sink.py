@@ -30,7 +30,7 @@ class Sink(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether the sink takes no more records."""
+        """Return whether the sink takes no more records."""
         ...
 
     def take(self, found: StoredBatch, picks: Picks, places: Sequence[int]) -> int:

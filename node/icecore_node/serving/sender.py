@@ -183,7 +183,7 @@ class FollowerSender:
         return self._sent.pop(segment_id, None) is not None
 
     def is_attached(self, segment_id: SegmentId) -> bool:
-        """Whether a segment is being sent on this stream."""
+        """Return whether a segment is being sent on this stream."""
         return segment_id in self._sent
 
     def reject(self, segment_id: SegmentId, reason: str) -> None:

@@ -164,6 +164,6 @@ class Disks:
         ]
 
     def has_file(self, disk: str, name: str) -> bool:
-        """Whether such a file is there."""
+        """Return whether such a file is there."""
         files = self._disks[disk].files
         return files is not None and files.exists(name)

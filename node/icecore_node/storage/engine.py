@@ -243,7 +243,7 @@ class LogReader(Protocol):
     and StorageError when it is damaged."""
 
     def holds(self, segment_id: SegmentId) -> bool:
-        """Whether there is such a log, in use."""
+        """Return whether there is such a log, in use."""
         ...
 
     def tail(self, segment_id: SegmentId) -> LogTail:

@@ -102,7 +102,7 @@ class HandOver:
         return None
 
     def _is_current(self, copying: _Copying) -> bool:
-        """Whether the record is still what the copy was begun for, but for its digest."""
+        """Return whether the record is still what the copy was begun for, but for its digest."""
         row = self._catalog.control.row(copying.row.segment_id)
         return row is not None and replace(row, full_digest=b"") == replace(
             copying.row, full_digest=b""

@@ -107,7 +107,7 @@ class StoredReplicas(LogReader, Protocol):
     """Reads of replicas, each from the engine that keeps it, and what is known of them."""
 
     def appends_block(self, segment_id: SegmentId) -> bool:
-        """Whether an append to this replica may wait for a disk."""
+        """Return whether an append to this replica may wait for a disk."""
         ...
 
     def starting_state(self, segment_id: SegmentId) -> tuple[bytes, int]:

@@ -64,7 +64,7 @@ class ReplicaCatalog:
         return self.engine_named(self.row(segment_id).engine)
 
     def holds(self, segment_id: SegmentId) -> bool:
-        """Whether there is such a replica, in use."""
+        """Return whether there is such a replica, in use."""
         row = self.control.row(segment_id)
         if row is None or self.disks.problem(row.engine):
             return False

@@ -74,7 +74,7 @@ class ReplicaReader:
         return _Verification(self._catalog, segment_id)
 
     def appends_block(self, segment_id: SegmentId) -> bool:
-        """Whether an append to this replica may wait for a disk."""
+        """Return whether an append to this replica may wait for a disk."""
         row = self._catalog.control.row(segment_id)
         engine = None if row is None else self._catalog.engines.get(row.engine)
         return engine is None or engine.appends_block

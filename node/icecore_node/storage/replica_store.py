@@ -237,7 +237,7 @@ class ReplicaStore:
 
 
 def _is_trusted(row: ReplicaRow) -> bool:
-    """Whether its bytes are to be looked at: nothing is known against them."""
+    """Return whether its bytes are to be looked at: nothing is known against them."""
     return not row.damage and row.state != QUARANTINED
 
 

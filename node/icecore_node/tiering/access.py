@@ -68,7 +68,7 @@ class TierAccess:
 
     @property
     def is_set_up(self) -> bool:
-        """Whether the settings name a store."""
+        """Return whether the settings name a store."""
         return self._ports is not None
 
     @property

@@ -167,8 +167,8 @@ class Bucket:
     length_bytes: int = 0
 
     def is_ours(self, manifest: Manifest) -> bool:
-        """Whether a manifest's cluster is the owner or an earlier one; always when there is no
-        owner."""
+        """Return whether a manifest's cluster is the owner or an earlier one; always when there is
+        no owner."""
         found = manifest.facts.cluster_id.hex()
         return not self.cluster_id or found in (self.cluster_id, *self.earlier)
 

@@ -44,7 +44,7 @@ _ROOT = b"\x02"
 
 
 def is_content_digest(value: bytes) -> bool:
-    """Whether this is a content digest in the current format."""
+    """Return whether this is a content digest in the current format."""
     return len(value) == CONTENT_DIGEST_LENGTH and value.startswith(_FORMAT)
 
 

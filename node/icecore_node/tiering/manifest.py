@@ -160,7 +160,7 @@ class RowGroup:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every offset has a row."""
+        """Return whether every offset has a row."""
         return self.records == self.end_offset - self.base_offset
 
 

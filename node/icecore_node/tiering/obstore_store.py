@@ -76,7 +76,7 @@ class StoreSettings:
 
     @property
     def is_clear_text(self) -> bool:
-        """Whether the settings ask for an endpoint without TLS."""
+        """Return whether the settings ask for an endpoint without TLS."""
         return self.endpoint.startswith("http://")
 
 

@@ -305,7 +305,7 @@ class _RawRun:
         self._sha256 = hashlib.sha256()
 
     def takes(self, header: BatchHeader) -> bool:
-        """Whether a batch follows directly and the part stays small enough."""
+        """Return whether a batch follows directly and the part stays small enough."""
         length = self.end - self._start + header.batch_length
         return header.base_offset == self._end_offset and length <= RAW_BYTES
 

@@ -200,7 +200,7 @@ def app_id_of(partition: int) -> str:
 
 
 def _knows(table: DeltaTable, partition: int, revision: int) -> bool:
-    """Whether the table has this revision of a partition, or a later one."""
+    """Return whether the table has this revision of a partition, or a later one."""
     stored = table.transaction_version(app_id_of(partition))
     return stored is not None and stored >= revision
 

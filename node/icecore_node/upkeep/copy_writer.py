@@ -39,7 +39,7 @@ class Throttle:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a limit."""
+        """Return whether there is a limit."""
         return self._bytes_per_s > 0
 
     async def spend(self, length_bytes: int) -> None:

@@ -97,7 +97,7 @@ class Deletions:
         self._want(segment_id, record)
 
     def _is_newer(self, record: Segment) -> bool:
-        """Whether the replica here was given another record than this one."""
+        """Return whether the replica here was given another record than this one."""
         if self._orders.was_copied(record.segment_id, record.version):
             return True
         replica = self._table.get(record.segment_id)

@@ -57,7 +57,7 @@ class BatchLog(Protocol):
 
     @property
     def is_sealed(self) -> bool:
-        """Whether its bytes never change again."""
+        """Return whether its bytes never change again."""
         ...
 
 

@@ -123,7 +123,7 @@ class LastStop:
         self._database = database
 
     def kept_all(self, boot_id: str) -> bool:
-        """Whether all that the process before wrote is there.
+        """Return whether all that the process before wrote is there.
 
         Args:
             boot_id: Of the machine as it runs now; empty when nobody can tell.

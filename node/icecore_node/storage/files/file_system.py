@@ -218,7 +218,7 @@ class OsFileSystem:
             return OsFile(os.open(self._check(name), flags, 0o640, dir_fd=self._root_fd), name)
 
     def exists(self, name: str) -> bool:
-        """Whether the file or folder is there."""
+        """Return whether the file or folder is there."""
         try:
             os.stat(self._check(name), dir_fd=self._root_fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -295,7 +295,7 @@ class OsFileSystem:
 
     @property
     def can_sync_all(self) -> bool:
-        """Whether one ``syncfs`` replaces many fdatasyncs: see ``whole_sync.py``."""
+        """Return whether one ``syncfs`` replaces many fdatasyncs: see ``whole_sync.py``."""
         return self._whole is not None
 
     def space(self) -> tuple[int, int]:

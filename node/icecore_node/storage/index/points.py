@@ -163,7 +163,8 @@ def forget_from(index: EntryStore, prefix: int, position: int, tail: LogTail) ->
 
 
 def has_points(index: EntryStore, identity: SegmentIdentity) -> bool:
-    """Whether the first batch of a log has its point, and so all those after it have theirs."""
+    """Return whether the first batch of a log has its point, and so all those after it have
+    theirs."""
     key = _KEY.pack(key_prefix(identity), identity.base_offset)
     return index.get("offset", key) is not None
 

@@ -36,7 +36,7 @@ class EntryMemory:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether somebody should make room before the rest is used, too."""
+        """Return whether somebody should make room before the rest is used, too."""
         return 2 * self.used_bytes > self.bytes_max
 
     def take(self, entries: int) -> bool:

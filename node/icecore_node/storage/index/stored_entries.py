@@ -259,7 +259,7 @@ class StoredEntries:
             at = 0 if number is None else number + 1
 
     def holds(self, prefix: int) -> bool:
-        """Whether there is anything of this log."""
+        """Return whether there is anything of this log."""
         lower, upper = PREFIX.pack(prefix), PREFIX.pack(prefix + 1)
         return self._index.floor(FAMILY, upper, lower) is not None
 

@@ -71,7 +71,8 @@ Tail = TypeVar("Tail")
 
 
 def is_tight(memory: HeldMemory, promised_bytes: int = 0) -> bool:
-    """Whether nothing more is taken in. What was promised to replicas counts if it is more."""
+    """Return whether nothing more is taken in. What was promised to replicas counts if it is
+    more."""
     return max(memory.used_bytes, promised_bytes) > TIGHT_SHARE * memory.bytes_max
 
 

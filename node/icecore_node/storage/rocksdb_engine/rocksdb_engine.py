@@ -137,7 +137,8 @@ class RocksdbEngine:
         return made, created
 
     def _moved_aside(self, segment_id: SegmentId) -> tuple[bool, list[tuple[bytes, bytes]]]:
-        """Whether a log in this place may have been confirmed; what to put to keep it aside."""
+        """Return whether a log in this place may have been confirmed, and the rows that set it
+        aside."""
         value = self._database.get(keys.log_key(segment_id))
         if value is None:
             return False, []

@@ -201,7 +201,7 @@ class GroupCommit:
         self._sync([log])
 
     def _is_next(self, log: SegmentLog, request: AppendRequest) -> bool:
-        """Whether the request continues the log; otherwise the caller has lost count."""
+        """Return whether the request continues the log; otherwise the caller has lost count."""
         due = log.end[0].end_offset
         if request.marks and request.marks[0].base_offset == due:
             return True

@@ -71,7 +71,7 @@ class IndexFiles:
             raise OutOfSpaceError(f"{free} bytes are free, too few to index {entries} entries")
 
     def exists(self, identity: SegmentIdentity) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return self._fs.exists(index_file_name(identity))
 
     def cover(self, log: SegmentLog) -> "SealedCover":

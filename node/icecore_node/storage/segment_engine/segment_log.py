@@ -136,7 +136,7 @@ class SegmentLog:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the base offset is known."""
+        """Return whether the base offset is known."""
         return self.identity.base_offset >= 0
 
     def advance(self, marks: list[BatchMark], tail: LogTail) -> None:

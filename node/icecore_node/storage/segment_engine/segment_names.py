@@ -32,7 +32,7 @@ def file_name(identity: SegmentIdentity) -> str:
 
 
 def is_derived(name: str) -> bool:
-    """Whether a file holds nothing that is not made of others, or still copied from them."""
+    """Return whether a file holds nothing that is not made of others, or still copied from them."""
     return name.endswith((_INDEX, _UNFINISHED))
 
 

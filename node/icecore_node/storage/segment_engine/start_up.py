@@ -291,8 +291,9 @@ def report_unknown_files(file_system: FileSystem, known: set[str]) -> None:
 
 
 def is_blank(file: File, position: int, size: int) -> bool:
-    """Whether nothing was ever written from here on: space that was reserved may stay. What would
-    begin here is read in any case, the rest only where the file system says that it has data."""
+    """Return whether nothing was ever written from here on: space that was reserved may stay. What
+    would begin here is read in any case, the rest only where the file system says that it has
+    data."""
     while position < size:
         length = min(_BLANK_BYTES, size - position)
         following = file.next_data(position + length)  # asked first: reading here reads ahead

@@ -49,7 +49,8 @@ class Unsynced:
         return was_synced
 
     def is_due(self, after_bytes: int) -> bool:
-        """Whether so much was written since the last sync began, or since this was last true."""
+        """Return whether so much was written since the last sync began, or since this was last
+        true."""
         if self.written_bytes - max(self._due_at_bytes, self._synced_bytes) < after_bytes:
             return False
         self._due_at_bytes = self.written_bytes

@@ -51,7 +51,7 @@ class ScannedFile:
     end_position: int = 0
 
     def is_synced(self, frame: Frame) -> bool:
-        """Whether its batches must be there."""
+        """Return whether its batches must be there."""
         return frame.end_position <= self.synced_position
 
 

@@ -116,7 +116,7 @@ class Lane:
 
     @property
     def has_file(self) -> bool:
-        """Whether what stands is on disk."""
+        """Return whether what stands is on disk."""
         return self._to is not None
 
     def commit(

@@ -210,7 +210,7 @@ class SharedEngine:
         return errors
 
     def _replaces(self, log: SharedLog) -> bool:
-        """Whether files told of a log in its place that may have counted."""
+        """Return whether files told of a log in its place that may have counted."""
         identity = log.identity
         return self._leftovers.pop((identity.segment_id, identity.generation), False)
 

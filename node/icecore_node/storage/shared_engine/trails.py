@@ -88,7 +88,7 @@ class Trail:
             self.end_offset, self.last_header_crc32c = run.first_offset, 0
 
     def lacks(self, copy: FoundRun) -> bool:
-        """Whether nothing of these offsets is told of otherwise."""
+        """Return whether nothing of these offsets is told of otherwise."""
         return all(
             run.stop_offset <= copy.first_offset or run.start_offset >= copy.end_offset
             for run in self.runs
@@ -195,5 +195,6 @@ class Trails:
 
 
 def _is_copy(trail: Trail, run: FoundRun, entry: Entry) -> bool:
-    """Whether batches whose frame is bad were a copy: then the log had gone further already."""
+    """Return whether batches whose frame is bad were a copy: then the log had gone further
+    already."""
     return entry.generation == ANY_GENERATION and run.first_offset < trail.end_offset

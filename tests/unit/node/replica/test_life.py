@@ -198,7 +198,7 @@ def stores(tree: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def foreign(each: ast.Attribute) -> bool:
-    """Whether it is written on a replica or its log, by their usual names."""
+    """Return whether it is written on a replica or its log, by their usual names."""
     owner = each.value.attr if isinstance(each.value, ast.Attribute) else ""
     owner = each.value.id if isinstance(each.value, ast.Name) else owner
     return owner in ("replica", "log", "old", "mine", "held") and each.attr in FIELDS

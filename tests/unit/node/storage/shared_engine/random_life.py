@@ -252,7 +252,7 @@ class Life:
         return {row.segment_id: one for row, one in zip(rows, found, strict=True)}
 
     def is_whole(self, segment_id: int) -> bool:
-        """Whether a log can be read to its end."""
+        """Return whether a log can be read to its end."""
         row = self.rows[segment_id]
         try:
             self.engine.reader.read(segment_id, row.log.identity.base_offset, 1 << 30, FAR)

@@ -83,7 +83,7 @@ def test_a_flipped_bit_hits_whom_it_hits(seed: int) -> None:
 
 
 def fails(seed: int) -> bool:
-    """Whether a random life shows that something is wrong."""
+    """Return whether a random life shows that something is wrong."""
     life = Life(seed)
     try:
         for _ in range(150):
