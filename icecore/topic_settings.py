@@ -98,9 +98,9 @@ class Setting:
     """One row of the table.
 
     Args:
-        kind: Of its values.
+        kind: Kind of its values.
         help: One sentence for ``--help`` and the reference page.
-        low, high: Bounds of a number, both included.
+        low, high: Bounds of a number, both included; ``high`` is 0 for all else.
         is_limit: Whether -1 means "no limit".
         words: Allowed words of a word.
         default: The default in words, where it is no field of a value below.
@@ -126,23 +126,21 @@ class Setting:
 
     @property
     def range(self) -> str:
-        """The values that are allowed, in words; empty where any may do."""
-        if self.words:
+        """The values that are allowed, in words; empty for names, which may be any."""
+        if not self.high:
             return ", ".join(self.words)
-        if self.kind in (Kind.COUNT, Kind.MS, Kind.BYTES):
-            high = "2^60" if self.high == AMOUNT_MAX else self.high
-            return f"{'-1 (no limit) or ' if self.is_limit else ''}{self.low} to {high}"
-        return ""
+        high = "2^60" if self.high == AMOUNT_MAX else self.high
+        return f"{'-1 (no limit) or ' if self.is_limit else ''}{self.low} to {high}"
 
     def check(self, value: Any) -> None:
-        """Refuse a value of the right type that is out of range. Raises InvalidRequestError."""
-        if self.words and value not in self.words:
+        """Refuse a number or a word that is out of range. Raises InvalidRequestError.
+
+        A flush mode and names are checked where a message or a caller gives them.
+        """
+        if self.kind is Kind.WORD and value not in self.words:
             raise InvalidRequestError(f"{self.name} {value[:64]!r} must be one of {self.range}")
-        if self.kind not in (Kind.COUNT, Kind.MS, Kind.BYTES):
-            return
-        if self.is_limit and value == NO_LIMIT:
-            return
-        if not self.low <= value <= self.high:
+        is_unlimited = self.is_limit and value == NO_LIMIT
+        if self.high and not is_unlimited and not self.low <= value <= self.high:
             raise InvalidRequestError(f"{self.name} is {self.range}, not {value}")
 
 
@@ -465,11 +463,10 @@ SETTINGS: Final[dict[str, Setting]] = {
 
 
 def check_value(name: str, value: object) -> None:
-    """Refuse a number or word that is out of the range of its row; a name without a row may have
-    any value. Raises InvalidRequestError."""
-    row = SETTINGS.get(name)
-    if row is not None and row.kind not in (Kind.FLUSH, Kind.NAMES):
-        row.check(value)
+    """Refuse a value that is out of the range of its row; a name without a row may have any value.
+    Raises InvalidRequestError."""
+    if name in SETTINGS:
+        SETTINGS[name].check(value)
 
 
 def check_values(values: object) -> None:
