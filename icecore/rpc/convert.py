@@ -99,7 +99,7 @@ def settings_with(
     """
     values = {name: value for name, value in said(message).items() if name in _SETTINGS}
     if "flush_mode" in values:
-        values["flush_mode"] = flush_mode_from_proto(values["flush_mode"])
+        values["flush_mode"] = _enum(FlushMode, values["flush_mode"])
     if "indexed_headers" in values:
         values["indexed_headers"] = tuple(values["indexed_headers"])
     return replace(given, **values)

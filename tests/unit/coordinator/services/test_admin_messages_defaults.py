@@ -72,6 +72,7 @@ def test_bad_defaults_are_named(text: str, why: str) -> None:
         ({"replication_factor": 0}, "replication_factor is 1 to 32, not 0"),
         ({"partitions": 0}, "partitions is 1 to 10000, not 0"),
         ({"on_total_loss": ""}, "on_total_loss '' must be one of unavailable, restart_empty"),
+        ({"flush_mode": 0}, "FlushMode has no number 0"),
         ({"tier": ""}, "tier '' must be one of off, on"),
         ({"retention_ms": 0}, "retention_ms is -1 .no limit. or 1 to"),
     ],
