@@ -1,4 +1,5 @@
-"""The options of ``icecore fetch`` that no other command has, each with what its help says."""
+"""Options of ``icecore fetch`` that no other command has, and the template by which it
+prints records as text."""
 
 import re
 import sys

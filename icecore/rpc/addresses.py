@@ -1,4 +1,5 @@
-"""Addresses: their transport, and which address of a node a process of ours calls.
+"""Addresses: the transport that each names, the one of a node that our processes call, those
+that a server may listen on, and whether a host still answers at one.
 
 ``host:port`` is gRPC's, ``native://host:port`` the native transport's. The scheme is part of what
 ``icecore.rpc.ports.Net`` is called with; a node's record has two plain addresses, one of each.

@@ -1,4 +1,5 @@
-"""Reads one range of offsets on an executor, as Arrow batches in Spark's schema.
+"""Part of one Spark task: a range of offsets, sent to an executor and read there as Arrow
+batches in Spark's schema.
 
 The consumer runs on an event loop in a thread: while Spark takes one batch, the next one is fetched
 and decoded. Nodes see plain fetches, so any replica serves them and a node that dies costs a

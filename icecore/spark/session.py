@@ -1,4 +1,5 @@
-"""The short way: a Spark session that has what it needs, and a DataFrame of a topic in one call."""
+"""Short way into Spark: a session with all that it needs, its JVM included, and a DataFrame
+of a topic in one call."""
 
 import contextlib
 import json

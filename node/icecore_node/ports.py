@@ -1,4 +1,4 @@
-"""The node's own ports: files, the index database and the I/O threads.
+"""The node's own ports: files, the index database, the I/O threads, reads of object storage.
 
 Production stands in ``node/storage`` (files, index) and ``io/executor.py`` (threads); the
 simulator has a disk that loses unsynced sectors, an index that loses its tail, and threads that

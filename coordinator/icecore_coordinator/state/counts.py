@@ -1,4 +1,5 @@
-"""Unsealed segments by who leads them, and how many of them each node has.
+"""Counts that are kept as records change: unsealed segments by leader, segments by node, and
+totals over all segments and partitions.
 
 Pure. A part of ``ClusterState``, which tells it of each record that is put or removed. Whether a
 segment needs a recovery, and which node gets the next replica, is asked again and again while very

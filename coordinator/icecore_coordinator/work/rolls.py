@@ -1,4 +1,5 @@
-"""Has leaders seal tails whose records could not go otherwise: only whole sealed segments do.
+"""Rolls that the coordinator asks leaders for: of tails whose records could not go otherwise,
+and how many at once.
 
 A few at a time, and each again only after a while: an empty tail can't be sealed, and a leader that
 finds no node for a successor goes on with what it has.

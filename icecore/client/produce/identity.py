@@ -1,4 +1,5 @@
-"""The identity of a producer for leaders: an id and an epoch, found before the first batch.
+"""Identity of a producer for leaders: an id and an epoch, found before the first batch, and
+the name by which a successor takes them over.
 
 Without a name each search gives a fresh id; with one, the next epoch of the name's. All partitions
 that need one share a search.

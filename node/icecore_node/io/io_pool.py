@@ -1,4 +1,5 @@
-"""The fixed pool of I/O workers: the only place where a partition's bytes are written.
+"""The fixed pool of I/O workers: the only place where a partition's bytes are written, by a
+worker or, while syncs are short, by the loop itself.
 
 A partition always goes to the same worker, so its appends and the operations on its log (fence,
 truncate, seal, …) keep their order without locks. A worker takes everything that waits for it,

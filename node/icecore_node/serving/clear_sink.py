@@ -18,7 +18,7 @@ from icecore_node.serving.clear_records import (
     record_sizes,
     size_of,
 )
-from icecore_node.serving.search_sink import StoredBatch
+from icecore_node.serving.search_ports import StoredBatch
 
 _AT_ONCE: Final = 256
 

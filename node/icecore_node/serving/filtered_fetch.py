@@ -18,7 +18,7 @@ from icecore.v1 import data_pb2
 from icecore_node.ports import Buffer
 from icecore_node.serving.clear_sink import ClearSink
 from icecore_node.serving.log_search import LogSearch
-from icecore_node.serving.search_sink import StoredBatch
+from icecore_node.serving.search_ports import StoredBatch
 
 LOOK_BYTES_MAX: Final = 16 << 20
 LOOK_MS_MAX: Final = 500

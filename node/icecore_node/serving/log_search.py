@@ -27,7 +27,7 @@ from icecore_node.serving.search_plan import (
     outside_of,
     reads_of,
 )
-from icecore_node.serving.search_sink import SearchedIndex, SearchedLog, Sink, StoredBatch
+from icecore_node.serving.search_ports import SearchedIndex, SearchedLog, Sink, StoredBatch
 from icecore_node.storage.engine import (
     SEALED_INDEX,
     IndexSummary,

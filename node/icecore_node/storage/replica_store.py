@@ -1,4 +1,5 @@
-"""All replicas of one node: their bytes, which engines keep, and what must never be forgotten.
+"""All replicas of one node: their bytes, which engines keep, and what must never be forgotten;
+with their late syncs, and the replicas that can prove a part only.
 
 The control store says which replicas there are, which engine keeps each, what was promised, sealed,
 condemned and ordered to go; the engines (``engine.py``) have the bytes. The order between the two

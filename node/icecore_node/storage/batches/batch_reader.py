@@ -1,4 +1,4 @@
-"""Reading one log: by offset, by time, its headers, its tail as it once was.
+"""Reading one log: by offset, by time, its headers, its tail as it once was, its full digest.
 
 Every question is answered by a walk over batches, from the log's base or from a later place that an
 engine knows (``Shortcuts``). A shortcut that is missing or wrong only makes the walk longer: what

@@ -1,4 +1,5 @@
-"""Cluster and id of a disk, and incarnation of its node; kept on the disk itself (R45, R58)."""
+"""Facts about disks that a node keeps on them: cluster, id and incarnation (R45, R58), the
+further disks that it has had, and how the process before this one ended (R80)."""
 
 import json
 import logging

@@ -1,4 +1,5 @@
-"""Index entries of a segment file: sparse offset and time points, and the durable end.
+"""Keys and points of the index: sparse offset and time points, the durable end, and the keys
+of entries beside them.
 
 Keys start with ``(segment_id << 16 | generation)`` as a big-endian u64. A point is written for the
 first batch and then one per 1,000 records or 1 MiB: ``offset -> position`` and ``append time ->

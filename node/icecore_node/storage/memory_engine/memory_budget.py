@@ -1,4 +1,5 @@
-"""How much logs in memory may take together; what finds no room is refused as by a full disk.
+"""Budget of all logs in memory: the most that they take together, and the levels from which
+tails roll and producers wait. A log without room is refused as by a full disk.
 
 Producers are refused before (``is_tight``), at a share of ``memory_engine_bytes``.
 What other nodes lead may take as much again, and what a segment needs to be sealed is not bound at

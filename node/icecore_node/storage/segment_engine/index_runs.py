@@ -1,4 +1,5 @@
-"""Runs of a log in the database: written in small steps, put in the place of what they are made of.
+"""Runs of a log in the database: which ones to merge, written in small steps, put in the
+place of what they are made of.
 
 Each function is a walk that yields between two short writes, so that whoever drives it may stop in
 between. Blocks are written first; the directory, which makes a run of them, comes last and only if

@@ -1,4 +1,5 @@
-"""Background work on the index of logs, in short steps; see ``LogIndex.tend``.
+"""Background work on the index of logs, in short steps (see ``LogIndex.tend``), and the logs
+that are due for it.
 
 It works on one log after the other: gaps are read and get covers, entries become runs, runs are
 merged. A sealed log gets an index file instead, and its entries in the database are deleted. Work

@@ -13,7 +13,7 @@ from icecore.v1 import data_pb2
 from icecore_node.serving import log_search
 from icecore_node.serving.clear_sink import ClearSink
 from icecore_node.serving.log_search import LogSearch, LogView
-from icecore_node.serving.search_sink import StoredBatch
+from icecore_node.serving.search_ports import StoredBatch
 from tests.support.query_setup import HashIndex, NothingKnown, QueryNode, Stored
 
 NOBODY = Selection(keys=frozenset({b"nobody"}))

@@ -1,5 +1,5 @@
-"""Batches that a search passes to a sink, and the port of such sinks
-(``serving/log_search.py``)."""
+"""Ports of a search: the parts of an engine that it reads, and the sink that takes its
+batches (``serving/log_search.py``)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
