@@ -31,9 +31,9 @@ def count(cluster: FakeCluster, method: str) -> int:
     return [name for _, name in cluster.calls].count(method)
 
 
-async def asked(cluster: FakeCluster, questions_min: int = 0) -> int:
-    """How often a consumer at the end of the log asks for metadata: until it has asked that often,
-    and then during ten more fetches, each of which tells the age of what its node has heard."""
+async def asked(cluster: FakeCluster, questions_min: int = 0, **ages_ms: int) -> int:
+    """Return how often a consumer at the end of the log asks for metadata once answers have these
+    ages: until it has asked ``questions_min`` times, and then during ten more fetches."""
     async with (
         Consumer(
             cluster.bootstrap, "t", net=cluster.net, start="earliest", max_wait_ms=50
@@ -44,6 +44,7 @@ async def asked(cluster: FakeCluster, questions_min: int = 0) -> int:
         await producer.send("t", b"v")
         assert len(await consumer.poll(5.0)) == 1
         before = count(cluster, "GetMetadata")
+        cluster.ages_ms.update(ages_ms)
         while count(cluster, "GetMetadata") - before < questions_min:
             assert not await consumer.poll(0.05)
         fetches = count(cluster, "_Fetch") + 10
@@ -57,21 +58,19 @@ async def test_nobody_asks_while_the_node_is_heard(cluster: FakeCluster) -> None
 
 
 async def test_one_question_when_the_answer_is_new(cluster: FakeCluster) -> None:
-    cluster.ages_ms["Fetch"] = OLD_MS
-    assert await asked(cluster, 1) == 1
+    assert await asked(cluster, 1, Fetch=OLD_MS) == 1
 
 
 async def test_three_questions_when_nobody_knows_more(cluster: FakeCluster) -> None:
-    cluster.ages_ms["Fetch"] = cluster.ages_ms["GetMetadata"] = OLD_MS
-    assert await asked(cluster, 3) == 3
+    cluster.ages_ms["GetMetadata"] = OLD_MS  # from the first answer on: nothing was ever new
+    assert await asked(cluster, 3, Fetch=OLD_MS) == 3
 
 
 async def test_it_asks_again_after_a_while(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whereabouts, "_DOUBT_MS", 200.0)
-    cluster.ages_ms["Fetch"] = OLD_MS
     loop = asyncio.get_running_loop()
     began = loop.time()
-    found = await asked(cluster, 2)
+    found = await asked(cluster, 2, Fetch=OLD_MS)
     assert 2 <= found <= 1 + (loop.time() - began) / 0.2
