@@ -38,19 +38,28 @@ from icecore.model import Segment, SegmentId, SegmentState
 from icecore.process.system import SystemClock
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2, data_pb2
-from icecore_node.cold.admission import Admission
-from icecore_node.cold.cache import ColdCache
-from icecore_node.cold.cold_log import ColdLog
-from icecore_node.cold.descriptions import Descriptions
-from icecore_node.cold.disk_cache import DiskCache
-from icecore_node.cold.reading import ColdParts, ColdReading
-from icecore_node.cold.tally import Tally
 from icecore_node.context import Tasks
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.metrics import NodeMetrics
-from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.cold_segments import view_of_cold
-from icecore_node.serving.log_search import LogSearch
+from icecore_node.remote.format.manifest import (
+    Manifest,
+    RawBatch,
+    RowGroup,
+    SegmentFacts,
+    StoredObject,
+)
+from icecore_node.remote.format.parquet_object import ParquetEncoder, raw_batches
+from icecore_node.remote.read.admission import Admission
+from icecore_node.remote.read.cache import RemoteCache
+from icecore_node.remote.read.descriptions import Descriptions
+from icecore_node.remote.read.disk_cache import DiskCache
+from icecore_node.remote.read.reading import RemoteParts, RemoteReading
+from icecore_node.remote.read.remote_log import RemoteLog
+from icecore_node.remote.read.tally import Tally
+from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
+from icecore_node.serving.fetch.plain_sink import PlainSink
+from icecore_node.serving.query.log_search import LogSearch
+from icecore_node.serving.remote_segments import view_of_remote
 from icecore_node.storage.files.file_system import OsFileSystem
 from icecore_node.storage.index.entries import Entries, sorted_entries
 from icecore_node.storage.segment_engine.sealed_index import (
@@ -58,9 +67,6 @@ from icecore_node.storage.segment_engine.sealed_index import (
     SealedFacts,
     write_sealed_index,
 )
-from icecore_node.tiering.manifest import Manifest, RawBatch, RowGroup, SegmentFacts, StoredObject
-from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
-from icecore_node.tiering.parquet_object import ParquetEncoder, raw_batches
 from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
 
 LARGE: Final = SegmentId(1)
@@ -102,15 +108,15 @@ class World:
         )
         return coordinator_pb2.TieredSegment(segment=convert.segment_to_proto(segment), copy=copy)
 
-    def reading(self, executor: ThreadExecutor, *, on_disk: bool = False) -> ColdReading:
+    def reading(self, executor: ThreadExecutor, *, on_disk: bool = False) -> RemoteReading:
         """Return the cold reading of a node that has just started, with nothing in its caches."""
         clock = SystemClock()
         disk = DiskCache(self.files, 1 << 30) if on_disk else None
-        return ColdReading(
-            ColdParts(
+        return RemoteReading(
+            RemoteParts(
                 store=self.store,
                 descriptions=Descriptions(self.describe, clock),
-                cache=ColdCache(disk, 64 << 20, executor),
+                cache=RemoteCache(disk, 64 << 20, executor),
                 admission=Admission(clock),
                 executor=executor,
                 tasks=Tasks(_raise),
@@ -250,16 +256,16 @@ async def fetches(world: World, executor: ThreadExecutor) -> dict[str, float]:
     return latency_ms(took_s[5:])
 
 
-async def look_up(reading: ColdReading, world: World, key: bytes) -> tuple[int, Tally]:
+async def look_up(reading: RemoteReading, world: World, key: bytes) -> tuple[int, Tally]:
     """A key in all small segments, as a query does it; how many records, and what it took."""
     selection = Selection(keys=frozenset([key]))
     tally = Tally()
     tally.begin()
 
     async def search(segment_id: SegmentId) -> int:
-        log: ColdLog = await reading.open_log(segment_id)
+        log: RemoteLog = await reading.open_log(segment_id)
         segment = await reading.describe(segment_id)
-        view = view_of_cold(log, segment, log.quiet(selection))
+        view = view_of_remote(log, segment, log.quiet(selection))
         looking = LogSearch(view, selection, (segment.base_offset, segment.end_offset))
         found = 0
         while not looking.is_done:
@@ -276,8 +282,8 @@ async def look_up(reading: ColdReading, world: World, key: bytes) -> tuple[int, 
     return found, tally
 
 
-def _sink() -> ClearSink:
-    return ClearSink(data_pb2.QueryPartitionResult(), 1000, 1 << 20, is_first=True)
+def _sink() -> PlainSink:
+    return PlainSink(data_pb2.QueryPartitionResult(), 1000, 1 << 20, is_first=True)
 
 
 async def look_ups(world: World, executor: ThreadExecutor) -> dict[str, Any]:

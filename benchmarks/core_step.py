@@ -75,7 +75,7 @@ def _leader(check_every_steps: int) -> Step:
         partition=0,
         state=SegmentState.ACTIVE,
         epoch=1,
-        settings=SegmentSettings(replication_factor=len(nodes), min_insync=2),
+        settings=SegmentSettings(replication_factor=len(nodes), min_insync_replicas=2),
         base_offset=0,
         leader=LEADER,
         leader_incarnation=INCARNATION,

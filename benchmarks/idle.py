@@ -4,9 +4,9 @@
 
 Three nodes, RF 3, and consumers at the end of a topic into which nobody produces. Their polls
 become longer while nothing comes, so what counts begins only after ``--settle`` seconds. The same
-nodes without consumers are measured first, for beats and upkeep cost something, too. Progress goes
-to stderr; stdout gets one JSON line: CPU of each process in milliseconds per second, and of the
-busiest node in microseconds per second and consumer, the idle cost taken off.
+nodes without consumers are measured first, for heartbeats and upkeep cost something, too. Progress
+goes to stderr; stdout gets one JSON line: CPU of each process in milliseconds per second, and of
+the busiest node in microseconds per second and consumer, the idle cost taken off.
 """
 
 import argparse

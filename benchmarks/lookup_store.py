@@ -10,8 +10,8 @@ from benchmarks.lookup_data import Layout
 from icecore.codec.selection import Selection
 from icecore.model import NodeId, Segment
 from icecore.v1 import data_pb2
-from icecore_node.serving.clear_sink import ClearSink
-from icecore_node.serving.log_search import LogSearch, LogView
+from icecore_node.serving.fetch.plain_sink import PlainSink
+from icecore_node.serving.query.log_search import LogSearch, LogView
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
 
@@ -45,7 +45,7 @@ def in_store(
     try:
         store = make_store(folder.files, folder.index, folder.control, folder.cluster_id)
         store.start_up()
-        while store.index.tend():
+        while store.index.maintain():
             pass
         asked = _Asked(store, layout, segments)
         looks_ms = {
@@ -117,7 +117,7 @@ class _Asked:
         found: list[int] = []
         while not search.is_done:
             sink = search.step(
-                lambda: ClearSink(data_pb2.QueryPartitionResult(), 100, ANSWER_BYTES, True)
+                lambda: PlainSink(data_pb2.QueryPartitionResult(), 100, ANSWER_BYTES, True)
             )
             found += [record.offset for record in sink.part.records]
             sink.encoded()

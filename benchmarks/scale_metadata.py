@@ -36,7 +36,7 @@ TOPIC: Final = b"t" * 16
 NODES: Final = tuple(map(NodeId, (1, 2, 3)))
 PARTITIONS: Final = 10
 RECORDS: Final = 10
-SETTINGS: Final = SegmentSettings(replication_factor=3, min_insync=2)
+SETTINGS: Final = SegmentSettings(replication_factor=3, min_insync_replicas=2)
 
 
 def measure(folder: Path, segments: int) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from benchmarks.tiering import segment_of
 from icecore.model import Segment, SegmentId
 from icecore.topic_settings import TIER_FORMATS
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering.obstore_store import StoreSettings
-from icecore_node.tiering.opening import open_tier
+from icecore_node.remote.opening import open_tier
+from icecore_node.remote.store.obstore_store import StoreSettings
 from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
 from tests.support.upload_setup import SEGMENT, UploadNode
 
@@ -57,7 +57,7 @@ def sealed(node: UploadNode, segment_id: SegmentId, mib: int) -> Segment:
     for run in runs:
         node.append(segment_id, [], raw=run)
     node.seal(segment_id)
-    while node.store.index.tend():
+    while node.store.index.maintain():
         pass
     return node.segment(segment_id)
 

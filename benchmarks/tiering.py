@@ -1,4 +1,4 @@
-"""Measures tiering: a segment to Parquet, the proof of it, cold reads of single row groups.
+"""Measures tiering: a segment to Parquet, the proof of it, remote reads of single row groups.
 
 ``python -m benchmarks.tiering [--mib 64] [--group-mib 4] [--s3]``: one JSON line. Without ``--s3``
 the store is a local folder; with it a MinIO that this program starts (``tests/support/minio.py``).
@@ -24,13 +24,13 @@ from icecore.codec.batch import Codec, iter_batches
 from icecore.codec.decoding import decode
 from icecore.model import Epoch, Generation, SegmentId
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering.content_digest import ContentDigest
-from icecore_node.tiering.manifest import Manifest, SegmentFacts
-from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
-from icecore_node.tiering.parquet_object import ParquetEncoder
-from icecore_node.tiering.row_batches import batches_of
-from icecore_node.tiering.rows import rows_of
-from icecore_node.tiering.tiered_segment import TieredSegment
+from icecore_node.remote.format.content_digest import ContentDigest
+from icecore_node.remote.format.manifest import Manifest, SegmentFacts
+from icecore_node.remote.format.parquet_object import ParquetEncoder
+from icecore_node.remote.format.row_batches import batches_of
+from icecore_node.remote.format.rows import rows_of
+from icecore_node.remote.format.tiered_segment import TieredSegment
+from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
 
 BATCH_RECORDS = 1500
@@ -173,7 +173,7 @@ async def measure(settings: StoreSettings, mib: int, group_mib: float) -> dict[s
     segment = TieredSegment(store, manifest, executor)
     with costs.of("verify"):
         await segment.verify()
-    await cold_reads(store, segment, executor, costs)
+    await remote_reads(store, segment, executor, costs)
     executor.close()
     stored = sum(map(len, runs)) / (1 << 20)
     return {
@@ -190,7 +190,7 @@ async def measure(settings: StoreSettings, mib: int, group_mib: float) -> dict[s
     }
 
 
-async def cold_reads(
+async def remote_reads(
     store: ObstoreStore, segment: TieredSegment, executor: ThreadExecutor, costs: Costs
 ) -> None:
     """Measure reads of single row groups: as bytes, as rows, and as batches that a fetch would

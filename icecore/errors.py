@@ -53,7 +53,7 @@ class InvalidTopicNameError(InvalidRequestError):
 class CorruptBatchError(InvalidRequestError):
     """A record batch is not what its format says: a magic, length, count, offset, CRC or payload.
 
-    From consumers and fetches of clear records: ``next_offset`` in the metadata is behind it.
+    From consumers and fetches of plain records: ``next_offset`` in the metadata is behind it.
     """
 
     reason = "CORRUPT_BATCH"
@@ -101,11 +101,11 @@ class TopicRecreatedError(IcecoreError):
     reason = "TOPIC_RECREATED"
 
 
-class PositionOvertakenError(IcecoreError):
+class PositionConflictError(IcecoreError):
     """Somebody else has saved a position under this name since this reader read or saved it. What
     is stored stays: ``topic``, ``partition`` and the stored ``offset`` are in the metadata."""
 
-    reason = "POSITION_OVERTAKEN"
+    reason = "POSITION_CONFLICT"
 
 
 class OffsetOutOfRangeError(IcecoreError):
@@ -192,7 +192,7 @@ class NotLeaderError(IcecoreError):
 
 
 class FencedError(IcecoreError):
-    """The epoch, incarnation or coordinator token of the request is stale: get the news, ask again.
+    """The epoch, incarnation or coordinator epoch of the request is stale: get the news, ask again.
 
     It says nothing about the process that asked; ``SupersededError`` does.
     """
@@ -216,7 +216,7 @@ class NotReplicaError(IcecoreError):
 
 
 class NotEnoughReplicasError(IcecoreError):
-    """Fewer in-sync replicas than ``min_insync``; refused before anything was appended."""
+    """Fewer in-sync replicas than ``min_insync_replicas``; refused before anything was appended."""
 
     reason = "NOT_ENOUGH_REPLICAS"
     retriable = True
@@ -261,7 +261,7 @@ class ObjectStoreBusyError(IcecoreError):
 
 
 class NotEnoughReplicasAfterAppendError(IcecoreError):
-    """The in-sync set shrank below ``min_insync`` after the append."""
+    """The in-sync set shrank below ``min_insync_replicas`` after the append."""
 
     reason = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
     retriable = True

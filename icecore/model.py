@@ -27,7 +27,7 @@ Epoch = NewType("Epoch", int)
 """Fencing number of a segment: a higher one fences the lower."""
 Generation = NewType("Generation", int)
 """Number of a rewrite of a sealed segment's bytes."""
-Token = NewType("Token", int)
+CoordinatorEpoch = NewType("CoordinatorEpoch", int)
 """Number of the active coordinator: nodes and the metadata store refuse a lower one."""
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
@@ -37,7 +37,7 @@ NO_SEGMENT: Final = SegmentId(0)
 NO_NODE: Final = NodeId(0)
 NO_INCARNATION: Final = Incarnation(0)
 NO_EPOCH: Final = Epoch(0)
-NO_TOKEN: Final = Token(0)
+NO_COORDINATOR_EPOCH: Final = CoordinatorEpoch(0)
 NO_PRODUCER: Final = ProducerId(0)
 FIRST_GENERATION: Final = Generation(0)
 FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)

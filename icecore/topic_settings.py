@@ -173,7 +173,7 @@ class TopicSettings:
         default="3, or fewer where fewer nodes are up",
         flags=("--replication-factor", "--replicas"),
     )
-    min_insync: int | None = _row(
+    min_insync_replicas: int | None = _row(
         Kind.COUNT,
         "Fewest in-sync copies that acks=all accepts.",
         low=1,
@@ -312,7 +312,7 @@ class TopicFields(TypedDict, total=False):
 
     partitions: int | None
     replication_factor: int | None
-    min_insync: int | None
+    min_insync_replicas: int | None
     flush_mode: FlushMode | None
     segment_bytes: int | None
     segment_age_ms: int | None
@@ -355,7 +355,7 @@ class SegmentSettings:
     """Pinned in the segment record when it opens: nobody decides by newer settings."""
 
     replication_factor: int = 1
-    min_insync: int = 1
+    min_insync_replicas: int = 1
     flush_mode: FlushMode = FlushMode.SYNC
     segment_bytes: int = 1 << 30
     segment_age_ms: int = 24 * 3600 * 1000

@@ -26,7 +26,7 @@ class Known:
     """The facts that anyone can learn of a topic's first partition."""
 
     cluster_id: bytes
-    token: int
+    coordinator_epoch: int
     segment: pb.SegmentAssignment
     """The tail."""
     sealed: list[pb.SegmentAssignment]
@@ -75,12 +75,12 @@ class Stranger:
         segments = list(admin_pb2.ListSegmentsResponse.FromString(body).segments)
         call_cluster = admin_pb2.DescribeClusterRequest()
         body = await self._ask(self._bootstrap, "AdminService/DescribeCluster", call_cluster)
-        token = admin_pb2.DescribeClusterResponse.FromString(body).token
+        coordinator_epoch = admin_pb2.DescribeClusterResponse.FromString(body).coordinator_epoch
         nodes = {each.node_id: each for each in metadata.nodes}
         self._incarnations = {
             each.address: (each.node_id, each.incarnation) for each in metadata.nodes
         }
-        return Known(metadata.cluster_id, token, segments[-1], segments[:-1], nodes)
+        return Known(metadata.cluster_id, coordinator_epoch, segments[-1], segments[:-1], nodes)
 
     # --- to the coordinator ---------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Stranger:
             return 0, error
         return pb.RegisterResponse.FromString(body).incarnation, None
 
-    async def beat(self, known: Known, node_id: int, incarnation: int, **fields: Any) -> bool:
+    async def heartbeat(self, known: Known, node_id: int, incarnation: int, **fields: Any) -> bool:
         """One heartbeat as a node; whether it was answered."""
         stream = self._net.open_stream(self._bootstrap, "/icecore.v1.CoordinatorService/Heartbeat")
         request = pb.HeartbeatRequest(
@@ -165,14 +165,16 @@ class Stranger:
     # --- to nodes -------------------------------------------------------------------------------
 
     async def fence(
-        self, known: Known, address: str, *, token: int = 0, epoch: int | None = None
+        self, known: Known, address: str, *, coordinator_epoch: int = 0, epoch: int | None = None
     ) -> IcecoreError | None:
         """As the coordinator: promise this epoch for the tail; no epoch = no segment either."""
         refs = []
         if epoch is not None:
             refs = [pb.SegmentRef(segment_id=known.segment.segment_id, epoch=epoch)]
         request = pb.FenceRequest(
-            cluster_id=known.cluster_id, token=token or known.token, segments=refs
+            cluster_id=known.cluster_id,
+            coordinator_epoch=coordinator_epoch or known.coordinator_epoch,
+            segments=refs,
         )
         return await self.say(address, "NodeService/Fence", request)
 
@@ -182,7 +184,7 @@ class Stranger:
         """As the coordinator: this is what the segment is to be. The reason of the refusal."""
         item = pb.WriteBackSegment(segment=segment, **fields)
         request = pb.WriteBackRequest(
-            cluster_id=known.cluster_id, token=known.token, segments=[item]
+            cluster_id=known.cluster_id, coordinator_epoch=known.coordinator_epoch, segments=[item]
         )
         try:
             body = await self._ask(address, "NodeService/WriteBack", request)

@@ -93,7 +93,7 @@ def _fetch(topic: str, **header: int) -> bytes:
 
 
 def _records(one: bytes, count: int) -> bytes:
-    """A produce request with so many clear records in its only entry."""
+    """A produce request with so many plain records in its only entry."""
     entry = _field(2, TOPIC.encode()) + _times(count, 6, one)
     return _field(1, _field(4, entry))
 

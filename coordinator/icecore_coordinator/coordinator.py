@@ -20,13 +20,13 @@ from icecore.v1.admin_pb2 import DescribeClusterResponse
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.copy_reports import CopyReports
-from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions
-from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.admin_service import AdminService
@@ -48,29 +48,29 @@ from icecore_coordinator.state.records import (
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.admission import Admission
-from icecore_coordinator.work.auditor import Auditor
+from icecore_coordinator.work.copies.auditor import Auditor
+from icecore_coordinator.work.copies.leaving import HandOver
+from icecore_coordinator.work.copies.repairing import Repairer
+from icecore_coordinator.work.copies.surplus import SurplusCopies
 from icecore_coordinator.work.counted_time import CountedTime
 from icecore_coordinator.work.deletions import Deletions
-from icecore_coordinator.work.gains import ExpectedGains
-from icecore_coordinator.work.leaving import HandOver
-from icecore_coordinator.work.local_copies import LocalCopies
-from icecore_coordinator.work.lossy_acts import LossyActs
 from icecore_coordinator.work.position_saving import PositionSaving
 from icecore_coordinator.work.producer_naming import ProducerNaming
 from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
-from icecore_coordinator.work.recovery import Recovery
-from icecore_coordinator.work.repairing import Repairer
+from icecore_coordinator.work.recovery.lossy_acts import LossyActs
+from icecore_coordinator.work.recovery.recovery import Recovery
+from icecore_coordinator.work.recovery.start_states import StartStates
+from icecore_coordinator.work.remote.local_copies import LocalCopies
+from icecore_coordinator.work.remote.tier_import import TierImport
+from icecore_coordinator.work.remote.tiering import Tiering
 from icecore_coordinator.work.retention import Retention
-from icecore_coordinator.work.rolls import TailRolls
-from icecore_coordinator.work.seal_checking import SealChecker
-from icecore_coordinator.work.sealing import LiveSealing
-from icecore_coordinator.work.segment_opening import SegmentOpening
-from icecore_coordinator.work.start_states import StartStates
-from icecore_coordinator.work.surplus import SurplusCopies
-from icecore_coordinator.work.tail_opening import TailOpener
-from icecore_coordinator.work.tier_import import TierImport
-from icecore_coordinator.work.tiering import Tiering
+from icecore_coordinator.work.segments.gains import ExpectedGains
+from icecore_coordinator.work.segments.rolls import TailRolls
+from icecore_coordinator.work.segments.seal_checking import SealChecker
+from icecore_coordinator.work.segments.sealing import LiveSealing
+from icecore_coordinator.work.segments.segment_opening import SegmentOpening
+from icecore_coordinator.work.segments.tail_opening import TailOpener
 from icecore_coordinator.work.topics import Topics
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -121,8 +121,8 @@ class Coordinator:
         timing = timing or Timing()
         self.ledger = Ledger(store, rng)
         self.live = Liveness()
-        self.heard = Heard(self.ledger.state)
-        self.pages = Pages(clock)
+        self.heard = ReportedState(self.ledger.state)
+        self.alerts = Alerts(clock)
         self._net = net
         self._store = store
         self._clock = clock
@@ -134,7 +134,7 @@ class Coordinator:
             live=self.live,
             heard=self.heard,
             copies=CopyReports(),
-            pages=self.pages,
+            alerts=self.alerts,
             clock=clock,
             timing=timing,
         )
@@ -146,7 +146,7 @@ class Coordinator:
             pushes=self._pushes,
             heard=self.heard,
             copies=ports.copies,
-            pages=self.pages,
+            alerts=self.alerts,
             clock=clock,
             lease_ms=timing.lease_ms,
             on_status=self._on_status,
@@ -185,7 +185,7 @@ class Coordinator:
             state=self.ledger.state,
             live=self.live,
             heard=self.heard,
-            pages=self.pages,
+            alerts=self.alerts,
             sessions=self._sessions,
             recoveries=lambda: self.recovery.count,
         )
@@ -258,7 +258,7 @@ class Coordinator:
             logging.INFO,
             "started",
             cluster_id=state.cluster_id,
-            token=state.token,
+            coordinator_epoch=state.coordinator_epoch,
             address=self.address,
             segments=len(state.segments),
         )
@@ -432,7 +432,7 @@ def _start_states(ports: WorkerPorts) -> StartStates:
         calls=ports.calls,
         live=ports.live,
         copies=ports.copies,
-        pages=ports.pages,
+        alerts=ports.alerts,
         clock=ports.clock,
         timing=ports.timing,
     )
@@ -443,7 +443,7 @@ def _seal_checker(ports: WorkerPorts) -> SealChecker:
         calls=ports.calls,
         live=ports.live,
         heard=ports.heard,
-        pages=ports.pages,
+        alerts=ports.alerts,
         clock=ports.clock,
         timing=ports.timing,
     )

@@ -51,7 +51,7 @@ class Ledger:
 
     async def open(self) -> None:
         """Become the writer, read everything, name the cluster if it is new."""
-        self.state.token = await self._store.acquire_token()
+        self.state.coordinator_epoch = await self._store.acquire_coordinator_epoch()
         with _without_collector():
             await self._read()
         if self.state.cluster is None:
@@ -217,7 +217,13 @@ class Ledger:
 
     def _end(self, error: IcecoreError) -> None:
         self.lose()
-        event(_log, logging.CRITICAL, "coordinator_lost", token=self.state.token, error=error)
+        event(
+            _log,
+            logging.CRITICAL,
+            "coordinator_lost",
+            coordinator_epoch=self.state.coordinator_epoch,
+            error=error,
+        )
 
 
 @contextmanager

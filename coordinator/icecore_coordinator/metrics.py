@@ -104,9 +104,11 @@ class _Cluster(Collector):
             nodes.add_metric([name], states[number])
         yield nodes
         yield GaugeMetricFamily(
-            "icecore_cluster_pages", "What waits for a person.", len(cluster.pages)
+            "icecore_cluster_alerts", "Alerts that wait for a person.", len(cluster.alerts)
         )
         yield CounterMetricFamily(
             "icecore_coordinator_recoveries", "Segments recovered.", cluster.recoveries
         )
-        yield GaugeMetricFamily("icecore_coordinator_token", "Its fencing token.", cluster.token)
+        yield GaugeMetricFamily(
+            "icecore_coordinator_epoch", "Its fencing token.", cluster.coordinator_epoch
+        )

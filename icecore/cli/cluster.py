@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icecore.cli.output import Output, plain, size
+from icecore.cli.records.times import iso_time
 from icecore.cli.session import confirm_final, session_of
-from icecore.cli.times import iso_time
 from icecore.client.types import ClusterDescription, NodeDescription, TopicDescription
 
 if TYPE_CHECKING:
@@ -54,19 +54,19 @@ def accept_disk(
 
 def document(cluster: ClusterDescription) -> dict[str, Any]:
     """A cluster for programs, nodes in the order of their ids."""
-    totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "pages")}
+    totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "alerts")}
     return {
         **totals,
         "min_copies": cluster.min_copies if cluster.sealed_segments else None,
         "nodes": [_node(each) for each in sorted(cluster.nodes, key=_by_id)],
-        "pages": [
+        "alerts": [
             {
                 "segment_id": each.segment_id,
                 "why": each.why,
                 "first_at": iso_time(each.first_at_ms),
                 "last_at": iso_time(each.last_at_ms),
             }
-            for each in cluster.pages
+            for each in cluster.alerts
         ],
     }
 
@@ -99,7 +99,7 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
         }
         for each in found.pop("nodes")
     ]
-    pages = found.pop("pages")
+    alerts = found.pop("alerts")
     title = ", ".join(
         f"{key.replace('_', ' ')} {'-' if value is None else value}" for key, value in found.items()
     )
@@ -118,9 +118,9 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     ]
     if disks:
         output.table(disks, ("node_id", "path", "used", "free", "problem"), "disks")
-    if pages:
+    if alerts:
         output.table(
-            pages, ("segment_id", "why", "first_at", "last_at"), "a person must judge these"
+            alerts, ("segment_id", "why", "first_at", "last_at"), "a person must judge these"
         )
 
 

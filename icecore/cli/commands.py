@@ -22,20 +22,23 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "position": ("positions:app", "How far readers with a name have come."),
     "tier": ("tier:app", "Object storage: its state, proofs of a bucket, restoring, merging."),
     "config": ("config:app", "Settings of the servers."),
-    "explain": ("explain:app", "Show which segments and indexes a query or a fetch would read."),
-    "produce": ("produce:produce", "Append records from files or stdin, one per line."),
-    "fetch": ("fetch:fetch", "Print records, one JSON object per line."),
+    "explain": (
+        "records.explain:app",
+        "Show which segments and indexes a query or a fetch would read.",
+    ),
+    "produce": ("records.produce:produce", "Append records from files or stdin, one per line."),
+    "fetch": ("records.fetch:fetch", "Print records, one JSON object per line."),
     "query": (
-        "query:query",
+        "records.query:query",
         "Find records and print them, one JSON object per line, by append time.",
     ),
     "dev": ("dev:app", "Run a cluster on this machine until Ctrl-C."),
 }
 """Module and object of each command in this package, and its line in ``icecore --help``."""
 WITHIN: Mapping[str, Mapping[str, str]] = {
-    "topic": {"delete-records": "delete_records:delete_records"},
+    "topic": {"delete-records": "records.delete_records:delete_records"},
     "cluster": {"health": "health:health"},
-    "segment": {"delete": "delete_records:delete_segments"},
+    "segment": {"delete": "records.delete_records:delete_segments"},
 }
 """Commands of a group that live in another file."""
 

@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
-from icecore.cli import dev_requests, sample
+from icecore.cli import dev_requests
 from icecore.cli.output import Output, counted
+from icecore.cli.records import sample
 from icecore.cli.session import session_of
 from icecore.dev import HOST, LocalCluster, Member
 from icecore.errors import ConfigurationError, IcecoreError, UnavailableError

@@ -83,8 +83,8 @@ def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> He
     for topic in topics:
         for partition in topic.partitions:
             found += _of_partition(topic, partition)
-    for page in cluster.pages:
-        text = f"segment {page.segment_id} waits for a person: {page.why}"
+    for alert in cluster.alerts:
+        text = f"segment {alert.segment_id} waits for a person: {alert.why}"
         found.append(Reason(Verdict.DEGRADED, text))
     found.sort(key=lambda each: each.verdict != Verdict.UNAVAILABLE)
     return Health(tuple(found))
@@ -114,8 +114,8 @@ def _of_partition(topic: TopicDescription, each: PartitionDescription) -> Iterat
     tail = each.tail
     if tail is None or not tail.leader or tail.state is not SegmentState.ACTIVE:
         yield reason(Verdict.UNAVAILABLE, "it has no leader")
-    elif len(tail.isr) < tail.settings.min_insync:
-        needed, there = tail.settings.min_insync, len(tail.isr)
+    elif len(tail.isr) < tail.settings.min_insync_replicas:
+        needed, there = tail.settings.min_insync_replicas, len(tail.isr)
         yield reason(Verdict.UNAVAILABLE, f"{there} of {needed} replicas needed are in sync")
     elif len(tail.isr) < tail.settings.replication_factor:
         wanted, there = tail.settings.replication_factor, len(tail.isr)

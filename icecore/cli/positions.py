@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from icecore.cli.output import counted, plain
+from icecore.cli.records.times import iso_time, parse_position, position_of
 from icecore.cli.session import Session, TopicName, complete_topic, confirm_final, session_of
-from icecore.cli.times import iso_time, parse_position, position_of
 from icecore.client.types import OffsetResult, SavedPosition
 
 app = typer.Typer(no_args_is_help=True, help="How far readers with a name have come.")

@@ -204,10 +204,10 @@ def _settings(
         )
         found = TopicSettings(tier="on")
     count = max(partitions, plan["partitions"], found.partitions or 0)
-    factor, in_sync = replication_factor or found.replication_factor, found.min_insync
+    factor, in_sync = replication_factor or found.replication_factor, found.min_insync_replicas
     if factor is not None and in_sync is not None:
         in_sync = min(in_sync, factor)
-    return replace(found, partitions=count, replication_factor=factor, min_insync=in_sync)
+    return replace(found, partitions=count, replication_factor=factor, min_insync_replicas=in_sync)
 
 
 def _show_plan(session: Session, found: dict[str, Any], problems: list[str]) -> None:

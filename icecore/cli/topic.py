@@ -7,8 +7,8 @@ import typer
 
 from icecore.cli import topic_shown
 from icecore.cli.output import plain
+from icecore.cli.records.times import duration
 from icecore.cli.session import TopicName, confirm_final, session_of
-from icecore.cli.times import duration
 from icecore.cli.topic_options import with_settings
 from icecore.topic_settings import TopicSettings
 

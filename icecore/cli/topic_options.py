@@ -13,7 +13,7 @@ import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from icecore.cli.output import size
-from icecore.cli.times import duration
+from icecore.cli.records.times import duration
 from icecore.topic_settings import SETTINGS, FlushMode, Holds, Kind, Setting, TopicSettings
 
 _SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)

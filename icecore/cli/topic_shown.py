@@ -7,7 +7,7 @@ tables. What only servers care about (digests, incarnations, versions) is in no 
 from typing import Any, Final
 
 from icecore.cli.output import Output, counted, plain, size
-from icecore.cli.times import duration, iso_time
+from icecore.cli.records.times import duration, iso_time
 from icecore.client.types import PartitionDescription, TopicDescription
 from icecore.topic_settings import NO_LIMIT, SETTINGS, Kind, Setting
 

@@ -173,7 +173,7 @@ class NodeDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Alert:
     """Something that only a person can judge; times are those of the coordinator."""
 
     segment_id: int
@@ -187,7 +187,7 @@ class ClusterDescription:
     """The cluster in numbers; the fields are those of ``DescribeClusterResponse``."""
 
     cluster_id: bytes
-    token: int
+    coordinator_epoch: int
     nodes: tuple[NodeDescription, ...]
     topics: int
     partitions: int
@@ -201,7 +201,7 @@ class ClusterDescription:
     """Kept until their grace is over; not in ``topics`` and ``partitions``."""
     deleted_bytes: int = 0
     """One copy of each of their sealed segments, which are among ``segments``."""
-    pages: tuple[Page, ...] = ()
+    alerts: tuple[Alert, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +318,11 @@ class SegmentOutcome:
     """Records of the page that came from this segment."""
     error: str = ""
     """Why it is unavailable."""
-    is_cold: bool = False
+    is_remote: bool = False
     """It was read in object storage."""
-    cold_requests: int = 0
+    remote_requests: int = 0
     """Requests to object storage; data in a node's cache cost none."""
-    cold_bytes: int = 0
+    remote_bytes: int = 0
     """Bytes that these requests read."""
 
 

@@ -336,7 +336,7 @@ def _check_header_hashes(columns: BatchColumns, names: Collection[str]) -> None:
     shown = ", ".join(sorted(names)) or "none"
     raise HeaderHashesError(
         f"the batch does not have the hashes of the headers that the topic indexes ({shown}): "
-        "compute them as icecore/codec/hashes.py says, or send clear records",
+        "compute them as icecore/codec/hashes.py says, or send plain records",
         indexed_headers=json.dumps(sorted(names)),
     )
 

@@ -36,9 +36,9 @@ TOPICS_MAX: Final = 16_384
 NAMED_TOPICS_MAX: Final = 1_000
 """Maximum topics in which a producer's name takes over from an earlier instance."""
 CLEAR_RECORDS_MAX: Final = 10_000
-"""Maximum clear records of one produce request: as many as an answer has."""
+"""Maximum plain records of one produce request: as many as an answer has."""
 LABELS_MAX: Final = 100_000
-"""Maximum tags of all clear records of a produce request, and maximum headers."""
+"""Maximum tags of all plain records of a produce request, and maximum headers."""
 FIELDS_MAX: Final = 262_144
 """Maximum fields of one client request, at any depth: several for each partition."""
 _BULK: Final = "batches"

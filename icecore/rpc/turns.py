@@ -16,7 +16,8 @@ from typing import Final, TypeAlias
 from icecore.rpc.ports import NO_SLOT, CallSlot
 
 TURN_S: Final = 0.002
-"""How long a handler may keep the loop; a beat or a fence that waits so long notices nothing."""
+"""How long a handler may keep the loop; a heartbeat or a fence that waits so long notices
+nothing."""
 ROUND_S: Final = 0.003
 """How long those should take together that were let in at once: what others send is looked at only
 once in a round of the loop, and gRPC takes a call in no more often."""

@@ -30,7 +30,7 @@ class TopicSettings(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
-    MIN_INSYNC_FIELD_NUMBER: _builtins.int
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     FLUSH_MODE_FIELD_NUMBER: _builtins.int
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENT_AGE_MS_FIELD_NUMBER: _builtins.int
@@ -55,7 +55,7 @@ class TopicSettings(_message.Message):
     LOCAL_RETENTION_BYTES_FIELD_NUMBER: _builtins.int
     partitions: _builtins.int
     replication_factor: _builtins.int
-    min_insync: _builtins.int
+    min_insync_replicas: _builtins.int
     flush_mode: _common_pb2.FlushMode.ValueType
     segment_bytes: _builtins.int
     segment_age_ms: _builtins.int
@@ -99,7 +99,7 @@ class TopicSettings(_message.Message):
         *,
         partitions: _builtins.int | None = ...,
         replication_factor: _builtins.int | None = ...,
-        min_insync: _builtins.int | None = ...,
+        min_insync_replicas: _builtins.int | None = ...,
         flush_mode: _common_pb2.FlushMode.ValueType | None = ...,
         segment_bytes: _builtins.int | None = ...,
         segment_age_ms: _builtins.int | None = ...,
@@ -123,9 +123,9 @@ class TopicSettings(_message.Message):
         local_retention_ms: _builtins.int | None = ...,
         local_retention_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max", "_delete_grace_ms", b"_delete_grace_ms", "_engine", b"_engine", "_file_model", b"_file_model", "_flush_bytes", b"_flush_bytes", "_flush_interval_ms", b"_flush_interval_ms", "_flush_mode", b"_flush_mode", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_min_insync", b"_min_insync", "_on_full", b"_on_full", "_on_total_loss", b"_on_total_loss", "_partitioner", b"_partitioner", "_partitions", b"_partitions", "_record_bytes_max", b"_record_bytes_max", "_replication_factor", b"_replication_factor", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_segment_age_ms", b"_segment_age_ms", "_segment_bytes", b"_segment_bytes", "_tier", b"_tier", "_tier_after_ms", b"_tier_after_ms", "_tier_format", b"_tier_format", "_uncompressed_bytes_max", b"_uncompressed_bytes_max", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max", "_delete_grace_ms", b"_delete_grace_ms", "_engine", b"_engine", "_file_model", b"_file_model", "_flush_bytes", b"_flush_bytes", "_flush_interval_ms", b"_flush_interval_ms", "_flush_mode", b"_flush_mode", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_min_insync_replicas", b"_min_insync_replicas", "_on_full", b"_on_full", "_on_total_loss", b"_on_total_loss", "_partitioner", b"_partitioner", "_partitions", b"_partitions", "_record_bytes_max", b"_record_bytes_max", "_replication_factor", b"_replication_factor", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_segment_age_ms", b"_segment_age_ms", "_segment_bytes", b"_segment_bytes", "_tier", b"_tier", "_tier_after_ms", b"_tier_after_ms", "_tier_format", b"_tier_format", "_uncompressed_bytes_max", b"_uncompressed_bytes_max", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync_replicas", b"min_insync_replicas", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max", "_delete_grace_ms", b"_delete_grace_ms", "_engine", b"_engine", "_file_model", b"_file_model", "_flush_bytes", b"_flush_bytes", "_flush_interval_ms", b"_flush_interval_ms", "_flush_mode", b"_flush_mode", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_min_insync", b"_min_insync", "_on_full", b"_on_full", "_on_total_loss", b"_on_total_loss", "_partitioner", b"_partitioner", "_partitions", b"_partitions", "_record_bytes_max", b"_record_bytes_max", "_replication_factor", b"_replication_factor", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_segment_age_ms", b"_segment_age_ms", "_segment_bytes", b"_segment_bytes", "_tier", b"_tier", "_tier_after_ms", b"_tier_after_ms", "_tier_format", b"_tier_format", "_uncompressed_bytes_max", b"_uncompressed_bytes_max", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync", b"min_insync", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max", "_delete_grace_ms", b"_delete_grace_ms", "_engine", b"_engine", "_file_model", b"_file_model", "_flush_bytes", b"_flush_bytes", "_flush_interval_ms", b"_flush_interval_ms", "_flush_mode", b"_flush_mode", "_local_retention_bytes", b"_local_retention_bytes", "_local_retention_ms", b"_local_retention_ms", "_min_insync_replicas", b"_min_insync_replicas", "_on_full", b"_on_full", "_on_total_loss", b"_on_total_loss", "_partitioner", b"_partitioner", "_partitions", b"_partitions", "_record_bytes_max", b"_record_bytes_max", "_replication_factor", b"_replication_factor", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_segment_age_ms", b"_segment_age_ms", "_segment_bytes", b"_segment_bytes", "_tier", b"_tier", "_tier_after_ms", b"_tier_after_ms", "_tier_format", b"_tier_format", "_uncompressed_bytes_max", b"_uncompressed_bytes_max", "batch_bytes_max", b"batch_bytes_max", "delete_grace_ms", b"delete_grace_ms", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "local_retention_bytes", b"local_retention_bytes", "local_retention_ms", b"local_retention_ms", "min_insync_replicas", b"min_insync_replicas", "on_full", b"on_full", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "partitions", b"partitions", "record_bytes_max", b"record_bytes_max", "replication_factor", b"replication_factor", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "tier", b"tier", "tier_after_ms", b"tier_after_ms", "tier_format", b"tier_format", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_bytes_max: _TypeAlias = _typing.Literal["batch_bytes_max"]  # noqa: Y015
     _WhichOneofArgType__batch_bytes_max: _TypeAlias = _typing.Literal["_batch_bytes_max", b"_batch_bytes_max"]  # noqa: Y015
@@ -145,8 +145,8 @@ class TopicSettings(_message.Message):
     _WhichOneofArgType__local_retention_bytes: _TypeAlias = _typing.Literal["_local_retention_bytes", b"_local_retention_bytes"]  # noqa: Y015
     _WhichOneofReturnType__local_retention_ms: _TypeAlias = _typing.Literal["local_retention_ms"]  # noqa: Y015
     _WhichOneofArgType__local_retention_ms: _TypeAlias = _typing.Literal["_local_retention_ms", b"_local_retention_ms"]  # noqa: Y015
-    _WhichOneofReturnType__min_insync: _TypeAlias = _typing.Literal["min_insync"]  # noqa: Y015
-    _WhichOneofArgType__min_insync: _TypeAlias = _typing.Literal["_min_insync", b"_min_insync"]  # noqa: Y015
+    _WhichOneofReturnType__min_insync_replicas: _TypeAlias = _typing.Literal["min_insync_replicas"]  # noqa: Y015
+    _WhichOneofArgType__min_insync_replicas: _TypeAlias = _typing.Literal["_min_insync_replicas", b"_min_insync_replicas"]  # noqa: Y015
     _WhichOneofReturnType__on_full: _TypeAlias = _typing.Literal["on_full"]  # noqa: Y015
     _WhichOneofArgType__on_full: _TypeAlias = _typing.Literal["_on_full", b"_on_full"]  # noqa: Y015
     _WhichOneofReturnType__on_total_loss: _TypeAlias = _typing.Literal["on_total_loss"]  # noqa: Y015
@@ -194,7 +194,7 @@ class TopicSettings(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__local_retention_ms) -> _WhichOneofReturnType__local_retention_ms | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_insync) -> _WhichOneofReturnType__min_insync | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_insync_replicas) -> _WhichOneofReturnType__min_insync_replicas | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__on_full) -> _WhichOneofReturnType__on_full | None: ...
     @_typing.overload
@@ -808,7 +808,7 @@ class DescribeClusterResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
@@ -818,11 +818,11 @@ class DescribeClusterResponse(_message.Message):
     MIN_COPIES_FIELD_NUMBER: _builtins.int
     RECOVERIES_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
-    PAGES_FIELD_NUMBER: _builtins.int
+    ALERTS_FIELD_NUMBER: _builtins.int
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     DELETED_BYTES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     topics: _builtins.int
     partitions: _builtins.int
     segments: _builtins.int
@@ -844,14 +844,14 @@ class DescribeClusterResponse(_message.Message):
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDescription]: ...
     @_builtins.property
-    def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Page]:
+    def alerts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alert]:
         """since this coordinator started, newest last"""
 
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         nodes: _abc.Iterable[Global___NodeDescription] | None = ...,
         topics: _builtins.int = ...,
         partitions: _builtins.int = ...,
@@ -861,20 +861,20 @@ class DescribeClusterResponse(_message.Message):
         min_copies: _builtins.int = ...,
         recoveries: _builtins.int = ...,
         offline_partitions: _builtins.int = ...,
-        pages: _abc.Iterable[Global___Page] | None = ...,
+        alerts: _abc.Iterable[Global___Alert] | None = ...,
         deleted_topics: _builtins.int = ...,
         deleted_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "pages", b"pages", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "token", b"token", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alerts", b"alerts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
 
 @_typing.final
-class Page(_message.Message):
+class Alert(_message.Message):
     """Something that only a person can judge, such as replicas that differ where they can't."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -901,7 +901,7 @@ class Page(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Page: _TypeAlias = Page  # noqa: Y015
+Global___Alert: _TypeAlias = Alert  # noqa: Y015
 
 @_typing.final
 class NodeDescription(_message.Message):
@@ -947,11 +947,11 @@ class GetMetadataRequest(_message.Message):
 
     TOPICS_FIELD_NUMBER: _builtins.int
     NAMES_ONLY_FIELD_NUMBER: _builtins.int
-    KNOWN_TOKEN_FIELD_NUMBER: _builtins.int
+    KNOWN_COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     KNOWN_VERSION_FIELD_NUMBER: _builtins.int
     names_only: _builtins.bool
     """of all topics nothing but name and topic_id"""
-    known_token: _builtins.int
+    known_coordinator_epoch: _builtins.int
     """of an answer that said tells_changes and had all these topics: of"""
     known_version: _builtins.int
     """these, what is as it was then may be left out; 0 = nothing is known"""
@@ -964,12 +964,12 @@ class GetMetadataRequest(_message.Message):
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
         names_only: _builtins.bool = ...,
-        known_token: _builtins.int = ...,
+        known_coordinator_epoch: _builtins.int = ...,
         known_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_token", b"known_token", "known_version", b"known_version", "names_only", b"names_only", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_coordinator_epoch", b"known_coordinator_epoch", "known_version", b"known_version", "names_only", b"names_only", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -982,12 +982,12 @@ class GetMetadataResponse(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     AGE_MS_FIELD_NUMBER: _builtins.int
     TELLS_CHANGES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     """of the coordinator that said it, and"""
     version: _builtins.int
     """how many changes of topics it had seen: by both, answers have an order"""
@@ -1005,14 +1005,14 @@ class GetMetadataResponse(_message.Message):
         cluster_id: _builtins.bytes = ...,
         nodes: _abc.Iterable[_common_pb2.NodeInfo] | None = ...,
         topics: _abc.Iterable[Global___TopicMetadata] | None = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         version: _builtins.int = ...,
         age_ms: _builtins.int = ...,
         tells_changes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "cluster_id", b"cluster_id", "nodes", b"nodes", "tells_changes", b"tells_changes", "token", b"token", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ms", b"age_ms", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "nodes", b"nodes", "tells_changes", b"tells_changes", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1942,7 +1942,7 @@ class PositionOutcome(_message.Message):
     """of what is saved now"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
-        """POSITION_OVERTAKEN: somebody else saved meanwhile"""
+        """POSITION_CONFLICT: somebody else saved meanwhile"""
 
     def __init__(
         self,

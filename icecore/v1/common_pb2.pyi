@@ -34,7 +34,7 @@ class _AcksEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Acks.ValueType],
     ACKS_UNSPECIFIED: _Acks.ValueType  # 0
     """as ACKS_ALL"""
     ACKS_ALL: _Acks.ValueType  # 1
-    """durable on every in-sync replica, at least min_insync of them"""
+    """durable on every in-sync replica, at least min_insync_replicas of them"""
     ACKS_QUORUM: _Acks.ValueType  # 2
     """durable on a majority of the replication factor"""
     ACKS_LEADER: _Acks.ValueType  # 3
@@ -46,7 +46,7 @@ class Acks(_Acks, metaclass=_AcksEnumTypeWrapper):
 ACKS_UNSPECIFIED: Acks.ValueType  # 0
 """as ACKS_ALL"""
 ACKS_ALL: Acks.ValueType  # 1
-"""durable on every in-sync replica, at least min_insync of them"""
+"""durable on every in-sync replica, at least min_insync_replicas of them"""
 ACKS_QUORUM: Acks.ValueType  # 2
 """durable on a majority of the replication factor"""
 ACKS_LEADER: Acks.ValueType  # 3
@@ -147,7 +147,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_HEADER_HASHES: _Reason.ValueType  # 7
     REASON_TOPIC_EXISTS: _Reason.ValueType  # 8
     REASON_TOPIC_RECREATED: _Reason.ValueType  # 9
-    REASON_POSITION_OVERTAKEN: _Reason.ValueType  # 10
+    REASON_POSITION_CONFLICT: _Reason.ValueType  # 10
     REASON_OFFSET_OUT_OF_RANGE: _Reason.ValueType  # 11
     REASON_OUT_OF_ORDER_SEQUENCE: _Reason.ValueType  # 12
     REASON_PRODUCER_FENCED: _Reason.ValueType  # 13
@@ -192,7 +192,7 @@ REASON_BATCH_TOO_LARGE: Reason.ValueType  # 6
 REASON_HEADER_HASHES: Reason.ValueType  # 7
 REASON_TOPIC_EXISTS: Reason.ValueType  # 8
 REASON_TOPIC_RECREATED: Reason.ValueType  # 9
-REASON_POSITION_OVERTAKEN: Reason.ValueType  # 10
+REASON_POSITION_CONFLICT: Reason.ValueType  # 10
 REASON_OFFSET_OUT_OF_RANGE: Reason.ValueType  # 11
 REASON_OUT_OF_ORDER_SEQUENCE: Reason.ValueType  # 12
 REASON_PRODUCER_FENCED: Reason.ValueType  # 13

@@ -114,7 +114,7 @@ class RegisterResponse(_message.Message):
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
@@ -125,7 +125,7 @@ class RegisterResponse(_message.Message):
     cluster_id: _builtins.bytes
     incarnation: _builtins.int
     """persist it before the first heartbeat"""
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     heartbeat_ms: _builtins.int
     lease_ms: _builtins.int
     protocol_version: _builtins.int
@@ -147,7 +147,7 @@ class RegisterResponse(_message.Message):
         *,
         cluster_id: _builtins.bytes = ...,
         incarnation: _builtins.int = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         heartbeat_ms: _builtins.int = ...,
         lease_ms: _builtins.int = ...,
         protocol_version: _builtins.int = ...,
@@ -158,7 +158,7 @@ class RegisterResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "protocol_version", b"protocol_version", "token", b"token", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "protocol_version", b"protocol_version", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -179,7 +179,7 @@ class HeartbeatRequest(_message.Message):
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
     UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
-    DISPUTED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    DIVERGED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     WALL_CLOCK_MS_FIELD_NUMBER: _builtins.int
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     DURABLE_ENDS_FIELD_NUMBER: _builtins.int
@@ -219,8 +219,8 @@ class HeartbeatRequest(_message.Message):
         """replicas here that are damaged or missing: all of"""
 
     @_builtins.property
-    def disputed_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """them in the first beat of a stream, then the new ones
+    def diverged_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """them in the first heartbeat of a stream, then the new ones
         a replica here differs from another one's where
         """
 
@@ -258,7 +258,7 @@ class HeartbeatRequest(_message.Message):
         disk_used_bytes: _builtins.int = ...,
         leaving: _builtins.bool = ...,
         unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
-        disputed_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        diverged_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         wall_clock_ms: _builtins.int = ...,
         disk_counter: _builtins.int = ...,
         durable_ends: _abc.Iterable[Global___DurableEnd] | None = ...,
@@ -270,7 +270,7 @@ class HeartbeatRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "disputed_segment_ids", b"disputed_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -328,7 +328,7 @@ Global___LedHighWatermark: _TypeAlias = LedHighWatermark  # noqa: Y015
 class HeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
@@ -338,7 +338,7 @@ class HeartbeatResponse(_message.Message):
     MAY_LEAVE_FIELD_NUMBER: _builtins.int
     PRODUCER_FENCES_FIELD_NUMBER: _builtins.int
     TOPICS_VERSION_FIELD_NUMBER: _builtins.int
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
     full: _builtins.bool
@@ -347,7 +347,7 @@ class HeartbeatResponse(_message.Message):
     """draining: there is nothing (more) to hand over"""
     topics_version: _builtins.int
     """anything else in the message
-    as in FollowTopics; counted by the coordinator of token
+    as in FollowTopics; counted by the coordinator of coordinator_epoch
     """
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
@@ -368,7 +368,7 @@ class HeartbeatResponse(_message.Message):
     def __init__(
         self,
         *,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         sequence: _builtins.int = ...,
         full: _builtins.bool = ...,
         assignments: _abc.Iterable[Global___SegmentAssignment] | None = ...,
@@ -381,7 +381,7 @@ class HeartbeatResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "token", b"token", "topics_version", b"topics_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "topics_version", b"topics_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -549,7 +549,7 @@ class SegmentSettings(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
-    MIN_INSYNC_FIELD_NUMBER: _builtins.int
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: _builtins.int
     FLUSH_MODE_FIELD_NUMBER: _builtins.int
     SEGMENT_BYTES_FIELD_NUMBER: _builtins.int
     SEGMENT_AGE_MS_FIELD_NUMBER: _builtins.int
@@ -565,7 +565,7 @@ class SegmentSettings(_message.Message):
     FLUSH_BYTES_FIELD_NUMBER: _builtins.int
     ON_TOTAL_LOSS_FIELD_NUMBER: _builtins.int
     replication_factor: _builtins.int
-    min_insync: _builtins.int
+    min_insync_replicas: _builtins.int
     flush_mode: _common_pb2.FlushMode.ValueType
     segment_bytes: _builtins.int
     """roll at this size"""
@@ -596,7 +596,7 @@ class SegmentSettings(_message.Message):
         self,
         *,
         replication_factor: _builtins.int = ...,
-        min_insync: _builtins.int = ...,
+        min_insync_replicas: _builtins.int = ...,
         flush_mode: _common_pb2.FlushMode.ValueType = ...,
         segment_bytes: _builtins.int = ...,
         segment_age_ms: _builtins.int = ...,
@@ -614,7 +614,7 @@ class SegmentSettings(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync", b"min_insync", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes_max", b"batch_bytes_max", "engine", b"engine", "file_model", b"file_model", "flush_bytes", b"flush_bytes", "flush_interval_ms", b"flush_interval_ms", "flush_mode", b"flush_mode", "indexed_headers", b"indexed_headers", "min_insync_replicas", b"min_insync_replicas", "on_total_loss", b"on_total_loss", "partitioner", b"partitioner", "record_bytes_max", b"record_bytes_max", "recovery_rule", b"recovery_rule", "replication_factor", b"replication_factor", "segment_age_ms", b"segment_age_ms", "segment_bytes", b"segment_bytes", "uncompressed_bytes_max", b"uncompressed_bytes_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1130,13 +1130,13 @@ class FenceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     SALVAGE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     salvage: _builtins.bool
@@ -1150,7 +1150,7 @@ class FenceRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         incarnation: _builtins.int = ...,
         salvage: _builtins.bool = ...,
@@ -1158,7 +1158,7 @@ class FenceRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "salvage", b"salvage", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "salvage", b"salvage", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1235,12 +1235,12 @@ class OpenRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -1250,14 +1250,14 @@ class OpenRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___OpenSegment] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1327,12 +1327,12 @@ class WriteBackRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -1342,14 +1342,14 @@ class WriteBackRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___WriteBackSegment] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1461,13 +1461,13 @@ class RollRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     why: _builtins.str
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
@@ -1478,7 +1478,7 @@ class RollRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         why: _builtins.str = ...,
         incarnation: _builtins.int = ...,
@@ -1486,7 +1486,7 @@ class RollRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1606,12 +1606,12 @@ class FenceProducersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     FENCES_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -1621,14 +1621,14 @@ class FenceProducersRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         fences: _abc.Iterable[Global___ProducerFence] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "fences", b"fences", "incarnation", b"incarnation", "node_id", b"node_id", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "fences", b"fences", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1664,12 +1664,12 @@ class CheckSealRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -1679,14 +1679,14 @@ class CheckSealRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1883,12 +1883,12 @@ class UploadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -1898,14 +1898,14 @@ class UploadRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___UploadSegment] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2007,12 +2007,12 @@ class CommitTablesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -2022,14 +2022,14 @@ class CommitTablesRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         partitions: _abc.Iterable[Global___PartitionTable] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "node_id", b"node_id", "partitions", b"partitions", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2149,13 +2149,13 @@ class SweepRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     GONE_TOPIC_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
@@ -2169,7 +2169,7 @@ class SweepRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         attempts: _abc.Iterable[Global___ClosedAttempt] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
@@ -2177,7 +2177,7 @@ class SweepRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "node_id", b"node_id", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -933,9 +933,9 @@ class SegmentSearch(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
-    COLD_FIELD_NUMBER: _builtins.int
-    COLD_REQUESTS_FIELD_NUMBER: _builtins.int
-    COLD_BYTES_FIELD_NUMBER: _builtins.int
+    REMOTE_FIELD_NUMBER: _builtins.int
+    REMOTE_REQUESTS_FIELD_NUMBER: _builtins.int
+    REMOTE_BYTES_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     """0 = not known here"""
     base_offset: _builtins.int
@@ -956,11 +956,11 @@ class SegmentSearch(_message.Message):
     """records of this page that came from it"""
     sealed: _builtins.bool
     """end_offset is final: later records are in another segment"""
-    cold: _builtins.bool
+    remote: _builtins.bool
     """read in object storage"""
-    cold_requests: _builtins.int
+    remote_requests: _builtins.int
     """asked of it; what was in a cache costs none"""
-    cold_bytes: _builtins.int
+    remote_bytes: _builtins.int
     """which these have brought"""
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
@@ -979,13 +979,13 @@ class SegmentSearch(_message.Message):
         records: _builtins.int = ...,
         error: _common_pb2.Error | None = ...,
         sealed: _builtins.bool = ...,
-        cold: _builtins.bool = ...,
-        cold_requests: _builtins.int = ...,
-        cold_bytes: _builtins.int = ...,
+        remote: _builtins.bool = ...,
+        remote_requests: _builtins.int = ...,
+        remote_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "cold", b"cold", "cold_bytes", b"cold_bytes", "cold_requests", b"cold_requests", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "candidates", b"candidates", "data_bytes", b"data_bytes", "end_offset", b"end_offset", "error", b"error", "index", b"index", "index_bytes", b"index_bytes", "index_runs", b"index_runs", "outcome", b"outcome", "records", b"records", "remote", b"remote", "remote_bytes", b"remote_bytes", "remote_requests", b"remote_requests", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,7 +16,7 @@ _sym_db = _symbol_database.Default()
 from icecore.v1 import admin_pb2 as icecore_dot_v1_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17icecore/v1/mirror.proto\x12\nicecore.v1\x1a\x16icecore/v1/admin.proto\"f\n\x13\x46ollowTopicsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x04\x12\x15\n\rsince_version\x18\x03 \x01(\x04\x12\x15\n\rafter_version\x18\x04 \x01(\x04\"\xc9\x01\n\x14\x46ollowTopicsResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x04\x12\x15\n\rsince_version\x18\x03 \x01(\x04\x12\x15\n\rafter_version\x18\x04 \x01(\x04\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x0c\n\x04more\x18\x06 \x01(\x08\x12)\n\x06topics\x18\x07 \x03(\x0b\x32\x19.icecore.v1.TopicMetadata\x12\x16\n\x0egone_topic_ids\x18\x08 \x03(\x0c\x32\x62\n\rMirrorService\x12Q\n\x0c\x46ollowTopics\x12\x1f.icecore.v1.FollowTopicsRequest\x1a .icecore.v1.FollowTopicsResponseB1\n\nicecore.v1P\x01Z\x14icecore/v1;icecorev1\xaa\x02\nIcecore.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17icecore/v1/mirror.proto\x12\nicecore.v1\x1a\x16icecore/v1/admin.proto\"r\n\x13\x46ollowTopicsRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x04\x12\x15\n\rsince_version\x18\x03 \x01(\x04\x12\x15\n\rafter_version\x18\x04 \x01(\x04\"\xd5\x01\n\x14\x46ollowTopicsResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x04\x12\x15\n\rsince_version\x18\x03 \x01(\x04\x12\x15\n\rafter_version\x18\x04 \x01(\x04\x12\x0f\n\x07version\x18\x05 \x01(\x04\x12\x0c\n\x04more\x18\x06 \x01(\x08\x12)\n\x06topics\x18\x07 \x03(\x0b\x32\x19.icecore.v1.TopicMetadata\x12\x16\n\x0egone_topic_ids\x18\x08 \x03(\x0c\x32\x62\n\rMirrorService\x12Q\n\x0c\x46ollowTopics\x12\x1f.icecore.v1.FollowTopicsRequest\x1a .icecore.v1.FollowTopicsResponseB1\n\nicecore.v1P\x01Z\x14icecore/v1;icecorev1\xaa\x02\nIcecore.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -25,9 +25,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nicecore.v1P\001Z\024icecore/v1;icecorev1\252\002\nIcecore.V1'
   _globals['_FOLLOWTOPICSREQUEST']._serialized_start=63
-  _globals['_FOLLOWTOPICSREQUEST']._serialized_end=165
-  _globals['_FOLLOWTOPICSRESPONSE']._serialized_start=168
-  _globals['_FOLLOWTOPICSRESPONSE']._serialized_end=369
-  _globals['_MIRRORSERVICE']._serialized_start=371
-  _globals['_MIRRORSERVICE']._serialized_end=469
+  _globals['_FOLLOWTOPICSREQUEST']._serialized_end=177
+  _globals['_FOLLOWTOPICSRESPONSE']._serialized_start=180
+  _globals['_FOLLOWTOPICSRESPONSE']._serialized_end=393
+  _globals['_MIRRORSERVICE']._serialized_start=395
+  _globals['_MIRRORSERVICE']._serialized_end=493
 # @@protoc_insertion_point(module_scope)

@@ -26,11 +26,11 @@ class FollowTopicsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SINCE_VERSION_FIELD_NUMBER: _builtins.int
     AFTER_VERSION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     """of the coordinator that since_version is from"""
     since_version: _builtins.int
     """0 = everything"""
@@ -40,13 +40,13 @@ class FollowTopicsRequest(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         since_version: _builtins.int = ...,
         after_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_version", b"after_version", "cluster_id", b"cluster_id", "since_version", b"since_version", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_version", b"after_version", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "since_version", b"since_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -57,7 +57,7 @@ class FollowTopicsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
     SINCE_VERSION_FIELD_NUMBER: _builtins.int
     AFTER_VERSION_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
@@ -65,7 +65,7 @@ class FollowTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     GONE_TOPIC_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
-    token: _builtins.int
+    coordinator_epoch: _builtins.int
     since_version: _builtins.int
     """0: it begins with nothing; so it does where the one that was asked"""
     after_version: _builtins.int
@@ -88,7 +88,7 @@ class FollowTopicsResponse(_message.Message):
         self,
         *,
         cluster_id: _builtins.bytes = ...,
-        token: _builtins.int = ...,
+        coordinator_epoch: _builtins.int = ...,
         since_version: _builtins.int = ...,
         after_version: _builtins.int = ...,
         version: _builtins.int = ...,
@@ -98,7 +98,7 @@ class FollowTopicsResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_version", b"after_version", "cluster_id", b"cluster_id", "gone_topic_ids", b"gone_topic_ids", "more", b"more", "since_version", b"since_version", "token", b"token", "topics", b"topics", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_version", b"after_version", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "gone_topic_ids", b"gone_topic_ids", "more", b"more", "since_version", b"since_version", "topics", b"topics", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

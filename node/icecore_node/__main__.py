@@ -33,7 +33,8 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.io.executor import ThreadExecutor
     from icecore_node.metrics import NodeMetrics
     from icecore_node.node import Node
-    from icecore_node.ports import ColdPorts
+    from icecore_node.ports import RemotePorts
+    from icecore_node.remote.ports import TierPorts
     from icecore_node.sampling import sample
     from icecore_node.storage.data_dirs import DataDirs, check_layout
     from icecore_node.storage.data_folder import DataFolder
@@ -42,7 +43,6 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.storage.files.descriptors import DescriptorBudget
     from icecore_node.storage.replica_store import ReplicaStore
     from icecore_node.storage.segment_engine.segment_log import StoreSettings
-    from icecore_node.tiering.ports import TierPorts
 
 COLD_NICENESS = 10
 """Niceness of threads that read object storage: scans of history leave the processors to producers
@@ -70,7 +70,7 @@ async def serve(settings: NodeSettings) -> None:
         folder=folder,
         metrics=metrics,
         tier=_tier(settings, executor),
-        cold=_cold(settings, folder),
+        remote=_remote(settings, folder),
     )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -163,8 +163,8 @@ def _tier(settings: NodeSettings, executor: ThreadExecutor) -> TierPorts | None:
     if not settings.tier_url:
         return None
     try:
-        from icecore_node.tiering import obstore_store
-        from icecore_node.tiering.opening import open_tier
+        from icecore_node.remote.opening import open_tier
+        from icecore_node.remote.store import obstore_store
     except ImportError as error:
         raise ConfigurationError(
             f"tier_url needs more libraries ({error}): pip install 'icecore[tier]'"
@@ -180,10 +180,10 @@ def _tier(settings: NodeSettings, executor: ThreadExecutor) -> TierPorts | None:
     )
 
 
-def _cold(settings: NodeSettings, folder: DataFolder) -> ColdPorts | None:
+def _remote(settings: NodeSettings, folder: DataFolder) -> RemotePorts | None:
     if not settings.tier_url:
         return None
-    return ColdPorts(ThreadExecutor(reader_threads=2, niceness=COLD_NICENESS), folder.files)
+    return RemotePorts(ThreadExecutor(reader_threads=2, niceness=COLD_NICENESS), folder.files)
 
 
 def _budget(settings: NodeSettings) -> DescriptorBudget:

@@ -18,13 +18,13 @@ from icecore.errors import ConfigurationError, IcecoreError, WrongClusterError
 from icecore_node.io.executor import ThreadExecutor
 
 try:
-    from icecore_node.tiering.bucket import Bucket, CountingStore, TopicObjects, read_bucket
-    from icecore_node.tiering.bucket_acts import take_over, write_hive_file
-    from icecore_node.tiering.bucket_check import BucketCheck, Published, TopicReport, name_of
-    from icecore_node.tiering.obstore_store import StoreSettings
-    from icecore_node.tiering.opening import open_store
-    from icecore_node.tiering.restore_plan import plan_of
-    from icecore_node.tiering.table_look import TableLook, look_at_table, take_over_table
+    from icecore_node.remote.opening import open_store
+    from icecore_node.remote.store.obstore_store import StoreSettings
+    from icecore_node.remote.verify.bucket import Bucket, CountingStore, TopicObjects, read_bucket
+    from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
+    from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
+    from icecore_node.remote.verify.restore_plan import plan_of
+    from icecore_node.remote.verify.table_look import TableLook, look_at_table, take_over_table
 except ImportError as missing:
     if missing.name not in ("obstore", "deltalake", "pyarrow"):
         raise

@@ -151,10 +151,10 @@ class NodeSettings(Settings):
         BATCH_BYTES_CAP,
     )
     tail_cache_bytes: ByteSize = _size(64 * MIB, "Newest batches of all partitions kept in memory.")
-    cold_memory_bytes: ByteSize = _size(
+    remote_memory_bytes: ByteSize = _size(
         64 * MIB, "Row groups and indexes of segments in object storage kept in memory.", least=0
     )
-    cold_cache_bytes: ByteSize = _size(
+    remote_cache_bytes: ByteSize = _size(
         4 * GIB,
         "Parts of objects kept in the data folder, in a cache that may be lost; 0 = none.",
         least=0,

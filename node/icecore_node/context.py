@@ -16,15 +16,15 @@ from typing import Any
 from icecore.errors import UnavailableError, WrongClusterError
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
+    NO_COORDINATOR_EPOCH,
     NO_INCARNATION,
-    NO_TOKEN,
+    CoordinatorEpoch,
     Incarnation,
     NodeId,
     NodeInfo,
     ProducerEpoch,
     ProducerId,
     SegmentId,
-    Token,
 )
 from icecore.process.log import (
     event,
@@ -59,7 +59,7 @@ async def end_task(task: "asyncio.Task[None]") -> None:
 
 
 class Identity:
-    """Identity of this process, from its registration, and the highest coordinator token seen."""
+    """Identity of this process, from its registration, and the highest coordinator epoch seen."""
 
     def __init__(self, node_id: NodeId) -> None:
         self.node_id = node_id
@@ -67,8 +67,8 @@ class Identity:
         """Empty before the first registration."""
         self.incarnation = NO_INCARNATION
         """0 until registered."""
-        self.token = NO_TOKEN
-        """Highest coordinator token seen; commands with a lower one are refused."""
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        """Highest coordinator epoch seen; commands with a lower one are refused."""
         self.address = ""
         self.native_address = ""
 
@@ -82,15 +82,17 @@ class Identity:
         """Drop the incarnation: no caller is served before the next one."""
         self.incarnation = NO_INCARNATION
 
-    def register(self, cluster_id: bytes, incarnation: Incarnation, token: Token) -> None:
+    def register(
+        self, cluster_id: bytes, incarnation: Incarnation, coordinator_epoch: CoordinatorEpoch
+    ) -> None:
         """The coordinator gave this process an incarnation."""
         self.cluster_id = cluster_id
-        self.hear(token)
+        self.hear(coordinator_epoch)
         self.incarnation = incarnation
 
-    def hear(self, token: Token) -> None:
-        """A coordinator with this token spoke to us."""
-        self.token = max(self.token, token)
+    def hear(self, coordinator_epoch: CoordinatorEpoch) -> None:
+        """A coordinator with this epoch spoke to us."""
+        self.coordinator_epoch = max(self.coordinator_epoch, coordinator_epoch)
 
     def check_cluster(self, cluster_id: bytes, *, is_needed: bool = False) -> None:
         """Raises WrongClusterError when a request names another cluster (empty = any, unless one

@@ -134,15 +134,15 @@ class NodeMetrics:
         self.index_lookup_seconds = self._histogram(
             "icecore_index_lookup_seconds", "Offset for a time, from index and file."
         )
-        self.cold_reads = self._counter(
-            "icecore_cold_reads_total", "Reads of segments that lie in object storage."
+        self.remote_reads = self._counter(
+            "icecore_remote_reads_total", "Reads of segments that lie in object storage."
         )
-        self.cold_row_groups = self._counter(
-            "icecore_cold_row_groups_total",
+        self.remote_row_groups = self._counter(
+            "icecore_remote_row_groups_total",
             "Row groups of object storage that went to clients as they lie, not made into batches.",
         )
-        self.cold_damage = self._counter(
-            "icecore_cold_damage_total",
+        self.remote_damage = self._counter(
+            "icecore_remote_damage_total",
             "Reads of copies that were not what was published.",
         )
         self.scrubbed_bytes = self._counter(
@@ -168,8 +168,8 @@ class NodeMetrics:
         self.isr_shrinks = self._counter("icecore_isr_shrinks_total", "Followers taken out.")
         self.isr_expands = self._counter("icecore_isr_expands_total", "Followers taken in.")
         self.segments_sealed = self._counter("icecore_segments_sealed_total", "Replicas sealed.")
-        self.disputes = self._counter(
-            "icecore_disputes_total", "Replicas that differ where they can't: look at them."
+        self.divergences = self._counter(
+            "icecore_divergences_total", "Replicas that differ where they can't: look at them."
         )
         self.fences = self._counter("icecore_fences_total", "Segments this node was fenced from.")
         self.leases_lost = self._counter(

@@ -2,8 +2,8 @@
 
 ``Node`` gets its ports from outside (``icecore_node/__main__.py`` gives real ones, the simulator
 its own) and starts in this order: recover the data folder, listen (so the address is known),
-register, persist the new incarnation, beat. Only then do assignments give replicas their roles. A
-node that is told of a newer incarnation of itself, or of another cluster, ends.
+register, persist the new incarnation, send heartbeats. Only then do assignments give replicas their
+roles. A node that is told of a newer incarnation of itself, or of another cluster, ends.
 
 Each part is given the parts that it needs when it is made, lower ones first. The few that must
 report to a higher one are given one of its functions.
@@ -21,13 +21,20 @@ from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
-from icecore_node.identity.beat_news import BeatNews
 from icecore_node.identity.lease import Lease
+from icecore_node.identity.node_report import NodeReport
 from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.maintenance.copying import SegmentCopier
+from icecore_node.maintenance.deletions import Deletions
+from icecore_node.maintenance.digests import DigestReporter
+from icecore_node.maintenance.disk_watermarks import DiskWatch
+from icecore_node.maintenance.indexing import IndexMaintainer
+from icecore_node.maintenance.salvage import Salvage
+from icecore_node.maintenance.scrub import Scrubber
 from icecore_node.membership.condition import Condition
 from icecore_node.membership.disk_report import DiskReport
 from icecore_node.membership.heartbeats import Heartbeats
@@ -36,7 +43,7 @@ from icecore_node.membership.registration import Gate, Registration, inventory_o
 from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.membership.updates import Updates
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import ColdPorts, Executor, Folder
+from icecore_node.ports import Executor, Folder, RemotePorts
 from icecore_node.registry.adoption import adopt
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.digest_queue import DigestQueue
@@ -46,39 +53,32 @@ from icecore_node.registry.memory_room import MemoryRoom
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.registry.topic_mirror import TopicMirror
+from icecore_node.remote.access import GuardedStore, TierAccess
+from icecore_node.remote.ports import TierPorts
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.reading import ReplicaReading
-from icecore_node.roles.leader import LeaderParts
-from icecore_node.roles.receiver import LeaderLinks
-from icecore_node.serving.cold_segments import ColdSegments
+from icecore_node.replication.leader import LeaderParts
+from icecore_node.replication.receiver import LeaderLinks
 from icecore_node.serving.data_service import DataService
-from icecore_node.serving.fencing import Fencing
-from icecore_node.serving.fetch import FetchHandler
-from icecore_node.serving.leader_orders import LeaderOrders
+from icecore_node.serving.fetch.fetch import FetchHandler
 from icecore_node.serving.listeners import Listeners
 from icecore_node.serving.metadata_service import MetadataService
-from icecore_node.serving.node_service import NodeService
-from icecore_node.serving.opening import Opening
+from icecore_node.serving.orders.fencing import Fencing
+from icecore_node.serving.orders.leader_orders import LeaderOrders
+from icecore_node.serving.orders.node_service import NodeService
+from icecore_node.serving.orders.opening import Opening
+from icecore_node.serving.orders.write_back import WriteBacks
 from icecore_node.serving.produce import ProduceHandler
 from icecore_node.serving.producer_ids import ProducerIds
-from icecore_node.serving.query import QueryHandler
-from icecore_node.serving.replication_service import ReplicationService
-from icecore_node.serving.write_back import WriteBacks
+from icecore_node.serving.query.query import QueryHandler
+from icecore_node.serving.remote_segments import RemoteSegments
+from icecore_node.serving.replication.replication_service import ReplicationService
 from icecore_node.storage.port import Store, StoredDisks
-from icecore_node.tiering.access import GuardedStore, TierAccess
-from icecore_node.tiering.ports import TierPorts
-from icecore_node.upkeep.copying import SegmentCopier
-from icecore_node.upkeep.deletions import Deletions
-from icecore_node.upkeep.digests import DigestReporter
-from icecore_node.upkeep.disk_watermarks import DiskWatch
-from icecore_node.upkeep.indexing import IndexTender
-from icecore_node.upkeep.salvage import Salvage
-from icecore_node.upkeep.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from icecore_node.cold.reading import ColdReading
-    from icecore_node.serving.tier_orders import TierOrders
+    from icecore_node.remote.read.reading import RemoteReading
+    from icecore_node.serving.orders.tier_orders import TierOrders
 
 _log = logging.getLogger(__name__)
 
@@ -102,11 +102,11 @@ class Node:
         folder: Folder,
         metrics: NodeMetrics,
         tier: TierPorts | None = None,
-        cold: ColdPorts | None = None,
+        remote: RemotePorts | None = None,
     ) -> None:
         self._folder = folder
         self.tier = TierAccess(tier, rng, metrics, settings.timing)
-        self._cold_ports = cold
+        self._remote_ports = remote
         self.context = NodeContext(
             settings=settings,
             clock=clock,
@@ -146,7 +146,7 @@ class Node:
         records."""
         context = self.context
         self._readers, self._digest_queue = Readers(), DigestQueue()
-        self._news, self._lease = BeatNews(), Lease(context.clock)
+        self._news, self._lease = NodeReport(), Lease(context.clock)
         self._coordinator = CoordinatorLink(context)
         self._links = LeaderLinks(context)
         self.mirror = TopicMirror()
@@ -185,8 +185,8 @@ class Node:
         heavy work each, so that readers keep no producer waiting."""
         context, table = self.context, self.replicas
         for_readers = HeavyWork(context.executor)
-        self._cold = self._cold_reading() if self._cold_ports is not None else None
-        cold = ColdSegments(self._cold, table)
+        self._remote = self._remote_reading() if self._remote_ports is not None else None
+        remote = RemoteSegments(self._remote, table)
         self._producer_ids = ProducerIds(context, self._coordinator)
         self.metadata = MetadataService(context, self._coordinator, self.mirror, table)
         self.data = DataService(
@@ -200,10 +200,10 @@ class Node:
                 self._readers,
                 self._reading,
                 for_readers,
-                cold,
+                remote,
                 silent_ms=self._silent_ms,
             ),
-            QueryHandler(context, table, self._reading, for_readers, cold),
+            QueryHandler(context, table, self._reading, for_readers, remote),
         )
         aside = SettingAside(context.store, table, self._damage)
         salvage = Salvage(context, table, self.orders, aside)
@@ -235,10 +235,10 @@ class Node:
 
     def _tier_orders(self) -> "TierOrders":
         # Its libraries are for nodes with an object store.
-        from icecore_node.serving.tier_orders import TierOrders
-        from icecore_node.upkeep.sweeping import Sweeper
-        from icecore_node.upkeep.tier_tables import TierTables
-        from icecore_node.upkeep.uploads import Uploads
+        from icecore_node.remote.write.sweeping import Sweeper
+        from icecore_node.remote.write.tier_tables import TierTables
+        from icecore_node.remote.write.uploads import Uploads
+        from icecore_node.serving.orders.tier_orders import TierOrders
 
         context, access = self.context, self.tier
         return TierOrders(
@@ -247,13 +247,13 @@ class Node:
             Sweeper(context, access),
         )
 
-    def _cold_reading(self) -> "ColdReading":
+    def _remote_reading(self) -> "RemoteReading":
         # Its libraries are for nodes with an object store.
-        from icecore_node.cold.start import make_cold_reading
+        from icecore_node.remote.read.start import make_remote_reading
 
-        assert self._cold_ports is not None, "only called with an object store"
+        assert self._remote_ports is not None, "only called with an object store"
         ask = self._coordinator.describe_tiered
-        return make_cold_reading(self.context, GuardedStore(self.tier), self._cold_ports, ask)
+        return make_remote_reading(self.context, GuardedStore(self.tier), self._remote_ports, ask)
 
     def _make_membership(self) -> None:
         """Make the parts for joining the cluster, heartbeats and leaving."""
@@ -287,7 +287,7 @@ class Node:
     # --- up -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover, listen, register and begin to beat.
+        """Recover, listen, register and begin to send heartbeats.
 
         Raises ConfigurationError (port taken), WrongClusterError, StorageError.
         """
@@ -312,21 +312,21 @@ class Node:
         self._begin(self._producer_ids.run())
         self._begin(self._tick())
         self._begin(self._sync_index())
-        self._begin(IndexTender(context).run())
+        self._begin(IndexMaintainer(context).run())
         self._begin(digests.run())
         self._begin(Scrubber(context, table, self._reading).run())
         self._begin(DiskWatch(context, self._news, self._assignments.space).run())
 
     async def until_counted_on(self) -> None:
-        """Return when the coordinator answered a beat: from now on it gives this node work.
+        """Return when the coordinator answered a heartbeat: from now on it gives this node work.
 
         Raises what ended the node instead.
         """
-        beats = self._heartbeats
-        self.ended.add_done_callback(lambda _: beats.heard.set())
-        while not beats.was_heard and not self.ended.done():
-            beats.heard.clear()
-            await beats.heard.wait()
+        heartbeats = self._heartbeats
+        self.ended.add_done_callback(lambda _: heartbeats.heard.set())
+        while not heartbeats.was_heard and not self.ended.done():
+            heartbeats.heard.clear()
+            await heartbeats.heard.wait()
         if self.ended.done():
             self.ended.result()
 
@@ -419,8 +419,8 @@ class Node:
         except IcecoreError as error:
             event(_log, logging.ERROR, "appends_unfinished", error=error)
         self._deletions.close()
-        if self._cold is not None:
-            await self._cold.close()
+        if self._remote is not None:
+            await self._remote.close()
         self.context.pool.close()
         await self.context.executor.run(self.context.store.close)
         await self.context.net.close()

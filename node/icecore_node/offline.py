@@ -1,6 +1,7 @@
-"""``icecore-node inspect | reset-token | reset-promise | forget-disk``: commands on a stopped node.
+"""``icecore-node inspect | reset-coordinator-epoch | reset-promise | forget-disk``: commands on a
+stopped node.
 
-A node never forgets the highest coordinator token and the epochs that it promised, and obeys
+A node never forgets the highest coordinator epoch and the epochs that it promised, and obeys
 nothing lower. When one of them is too high (a broken coordinator, a metadata store that was
 restored from an old backup), the node refuses every order, for ever. A person may lower it here.
 That is safe only while no coordinator or leader acts on the higher number, so the commands take the
@@ -20,10 +21,10 @@ from pathlib import Path
 
 from icecore.errors import ConfigurationError, IcecoreError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
-from icecore_node.storage.control.keepers import FIRST_DISK, disk_of, engine_of
+from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of, engine_of
 from icecore_node.storage.data_folder import CONTROL_NAME, lock_folder
 
-COMMANDS = ("inspect", "reset-token", "reset-promise", "forget-disk")
+COMMANDS = ("inspect", "reset-coordinator-epoch", "reset-promise", "forget-disk")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -50,16 +51,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="icecore-node", description="Of a stopped node's folder.")
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="show whose folder it is and what it promised")
-    token = commands.add_parser("reset-token", help="lower the highest coordinator token seen")
-    token.add_argument("--token", type=_number, required=True, help="of the coordinator that runs")
+    coordinator_epoch = commands.add_parser(
+        "reset-coordinator-epoch", help="lower the highest coordinator epoch seen"
+    )
+    coordinator_epoch.add_argument(
+        "--coordinator-epoch", type=_number, required=True, help="of the coordinator that runs"
+    )
     promise = commands.add_parser("reset-promise", help="lower the promised epoch of a segment")
     promise.add_argument("--segment", type=_number, required=True, help="its id")
     promise.add_argument("--epoch", type=_number, required=True, help="0 = no promise")
     forget = commands.add_parser("forget-disk", help="give up the replicas of a further disk")
     forget.add_argument("--disk", required=True, help="its id, as inspect shows it")
-    for each in (inspect, token, promise, forget):
+    for each in (inspect, coordinator_epoch, promise, forget):
         each.add_argument("data", type=Path, help="the node's data folder")
-    for each in (token, promise, forget):
+    for each in (coordinator_epoch, promise, forget):
         each.add_argument("--yes", action="store_true", help="really do it")
     return parser
 
@@ -74,11 +79,14 @@ def _carry_out(given: argparse.Namespace, control: ControlStore) -> None:
     match given.command:
         case "inspect":
             print(json.dumps(inspected(control), indent=2))
-        case "reset-token":
-            print(f"highest coordinator token: {control.promises.max_token} becomes {given.token}")
-            print("A coordinator with this token or a higher one will be obeyed.")
+        case "reset-coordinator-epoch":
+            print(
+                f"highest coordinator epoch: {control.promises.max_coordinator_epoch} "
+                f"becomes {given.coordinator_epoch}"
+            )
+            print("A coordinator with this epoch or a higher one will be obeyed.")
             if _is_meant(given):
-                control.promises.reset_token(given.token)
+                control.promises.reset_coordinator_epoch(given.coordinator_epoch)
         case "reset-promise":
             known = control.promises.epoch_of(given.segment)
             print(f"promised epoch of segment {given.segment}: {known} becomes {given.epoch}")
@@ -124,7 +132,7 @@ def inspected(control: ControlStore) -> dict[str, object]:
         "cluster_id": control.disk.cluster_id.hex(),
         "disk_id": control.disk.disk_id.hex(),
         "incarnation": control.disk.incarnation,
-        "max_token": control.promises.max_token,
+        "max_token": control.promises.max_coordinator_epoch,
         "further_disks": [
             {
                 "disk": disk,

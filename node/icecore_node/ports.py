@@ -284,7 +284,7 @@ class Executor(Runner, Protocol):
         ...
 
     def run_first(self, function: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
-        """Run a short function like ``run``, on threads of its own. Beats and promises use it,
+        """Run a short function like ``run``, on threads of its own. Heartbeats and promises use it,
         which must not wait behind long work."""
         ...
 
@@ -299,8 +299,8 @@ class Executor(Runner, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ColdPorts:
-    """Ports of one node's cold reads."""
+class RemotePorts:
+    """Ports of one node's remote reads."""
 
     executor: Executor
     """Threads for these alone: no read of a local disk waits behind them."""

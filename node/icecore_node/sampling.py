@@ -11,7 +11,7 @@ from icecore_node.context import NodeContext
 from icecore_node.metrics import NodeSample, PartitionSample
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.leader import Leader
+from icecore_node.replication.leader import Leader
 
 
 def sample(context: NodeContext, table: ReplicaTable, produce_inflight_bytes: int) -> NodeSample:

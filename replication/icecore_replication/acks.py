@@ -94,7 +94,8 @@ class PendingAcks:
         Args:
             isr_end: For ``all``.
             majority_end: For ``quorum``.
-            enough_in_sync: The committed set has ``min_insync`` members; ``all`` fails without.
+            enough_in_sync: The committed set has ``min_insync_replicas`` members; ``all`` fails
+                without.
             durable: Ends by replica: the leader's own for ``leader``, all for ``durable_copies``.
             effects: Answers are appended here.
         """
@@ -160,7 +161,7 @@ class PendingAcks:
         self._unanswered.discard(waiter.request_id)
         if acks is Acks.ALL and not enough_in_sync:
             error = NotEnoughReplicasAfterAppendError(
-                "the in-sync set shrank below min_insync after the append"
+                "the in-sync set shrank below min_insync_replicas after the append"
             )
             effects.append(FailProduce(waiter.request_id, error))
             return

@@ -81,7 +81,7 @@ class SendSeal:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportDispute:
+class ReportDivergence:
     """Replicas differ that can't (R28): tell a person. The segment goes on without a seal."""
 
     end_offset: int
@@ -150,7 +150,7 @@ LeaderEffect: TypeAlias = (
     | PrepareSuccessor
     | CollectSealDigests
     | SendSeal
-    | ReportDispute
+    | ReportDivergence
     | RequestRecovery
     | StepDown
 )

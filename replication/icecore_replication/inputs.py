@@ -1,8 +1,8 @@
 """Everything that can happen to a segment's leader or follower, as values.
 
-The shells (``roles/leader.py``, ``roles/follower.py``) hand these to ``Checked.step``, which steps
-a ``LeaderCore`` or a ``FollowerCore``, and perform the effects that come back; the package says
-what they owe.
+The shells (``replication/leader.py``, ``replication/follower.py``) hand these to ``Checked.step``,
+which steps a ``LeaderCore`` or a ``FollowerCore``, and perform the effects that come back; the
+package says what they owe.
 """
 
 from dataclasses import dataclass

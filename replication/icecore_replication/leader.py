@@ -294,16 +294,18 @@ class LeaderCore:
 
     def _advance(self) -> None:
         """Move the high watermark and answer what is durable where it must be (R2, R6)."""
-        in_sync, min_insync = self._in_sync, self.segment.settings.min_insync
+        in_sync, min_insync_replicas = self._in_sync, self.segment.settings.min_insync_replicas
         committed = len(in_sync.state.isr)
         isr_end, majority_end = in_sync.ends(self.segment, self._log.end_offset, self._now_ms)
         self._raise_watermark(
-            high_watermark(self.high_watermark, isr_end, majority_end, committed, min_insync)
+            high_watermark(
+                self.high_watermark, isr_end, majority_end, committed, min_insync_replicas
+            )
         )
         self._acks.complete(
             isr_end,
             majority_end,
-            committed >= min_insync,
+            committed >= min_insync_replicas,
             in_sync.followers.durable,
             self._effects,
         )
@@ -326,8 +328,8 @@ class LeaderCore:
                 now_ms,
                 may_join=not isinstance(roll, Draining),
             )
-            min_insync = self.segment.settings.min_insync
-            is_short = proposal is not None and len(proposal.isr) < min_insync
+            min_insync_replicas = self.segment.settings.min_insync_replicas
+            is_short = proposal is not None and len(proposal.isr) < min_insync_replicas
             if is_short and isinstance(roll, Draining):
                 self._rolling.give_up(roll, now_ms)
         if proposal is not None:
@@ -339,9 +341,14 @@ class LeaderCore:
     def _drain(self, roll: Draining) -> None:
         state, log_end = self._in_sync.state, self._log.end_offset
         stay = sealing.members_at_end(state.isr, self.durable_by_node, log_end)
-        min_insync = self.segment.settings.min_insync
+        min_insync_replicas = self.segment.settings.min_insync_replicas
         wanted = self._rolling.drain(
-            roll, state, stay, log_end=log_end, min_insync=min_insync, now_ms=self._now_ms
+            roll,
+            state,
+            stay,
+            log_end=log_end,
+            min_insync_replicas=min_insync_replicas,
+            now_ms=self._now_ms,
         )
         if isinstance(wanted, DropLaggards):
             assert isinstance(state, CommittedIsr)
@@ -405,9 +412,10 @@ class LeaderCore:
         if item.acks is Acks.LEADER:
             if not self._acks.lease_valid:
                 return NotLeaderError("acks=leader needs a valid lease")
-        elif len(committed) < settings.min_insync:
+        elif len(committed) < settings.min_insync_replicas:
             return NotEnoughReplicasError(
-                f"{len(committed)} in-sync replicas, min_insync is {settings.min_insync}"
+                f"{len(committed)} in-sync replicas, "
+                f"min_insync_replicas is {settings.min_insync_replicas}"
             )
         elif item.acks is Acks.QUORUM and len(self.segment.replicas) < settings.quorum:
             return NotEnoughReplicasError(
@@ -467,8 +475,10 @@ class LeaderCore:
     # --- the end ---------------------------------------------------------------------------------
 
     def _on_seal_digests(self, item: into.SealDigests) -> None:
-        min_insync = self.segment.settings.min_insync
-        self._effects += self._rolling.agree(item, self._in_sync.state, min_insync, self._now_ms)
+        min_insync_replicas = self.segment.settings.min_insync_replicas
+        self._effects += self._rolling.agree(
+            item, self._in_sync.state, min_insync_replicas, self._now_ms
+        )
 
     def _finish_sealed(self) -> None:
         """The seal is stored: all of it is visible and nobody's batch can be lost any more."""

@@ -59,8 +59,8 @@ def may_decide(replies: Mapping[NodeId, FenceReply], segment: Segment) -> Decisi
 
     S1: the leader itself answers, in the incarnation that led: nobody else ever wrote.
     S3: so many members that every quorum (of the *pinned* replication factor) meets them, and, when
-    ``min_insync`` is smaller than that quorum, one member of the frozen in-sync set, which holds
-    everything acked by ``all``.
+    ``min_insync_replicas`` is smaller than that quorum, one member of the frozen in-sync set, which
+    holds everything acked by ``all``.
 
     Args:
         replies: By node id; those of other nodes, and those that are not intact, do not count.
@@ -75,7 +75,7 @@ def may_decide(replies: Mapping[NodeId, FenceReply], segment: Segment) -> Decisi
     quorum = segment.settings.quorum
     if len(members) < max(1, len(segment.replicas) - quorum + 1):
         return None
-    if segment.settings.min_insync < quorum and not set(members) & set(segment.isr):
+    if segment.settings.min_insync_replicas < quorum and not set(members) & set(segment.isr):
         return None
     return Decision("S3", members)
 

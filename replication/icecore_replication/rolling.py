@@ -18,7 +18,7 @@ from icecore_replication.effects import (
     CollectSealDigests,
     LeaderEffect,
     PrepareSuccessor,
-    ReportDispute,
+    ReportDivergence,
     SendSeal,
 )
 from icecore_replication.inputs import SealDigests
@@ -73,7 +73,7 @@ class Rolling:
             not why
             or log.is_empty
             or now_ms < idle.not_before_ms
-            or len(isr.isr) < segment.settings.min_insync
+            or len(isr.isr) < segment.settings.min_insync_replicas
         ):
             return None
         self.state = Preparing(idle.backoff_ms)
@@ -97,7 +97,7 @@ class Rolling:
         stay: set[NodeId],
         *,
         log_end: int,
-        min_insync: int,
+        min_insync_replicas: int,
         now_ms: float,
     ) -> CollectSealDigests | DropLaggards | None:
         """Ask for digests once the set has everything; drop laggards once, then give up.
@@ -107,7 +107,7 @@ class Rolling:
             isr: The in-sync set; nothing is asked while a change of it is in flight.
             stay: Its members that have everything.
             log_end: Where the segment is to end.
-            min_insync: Pinned in the segment.
+            min_insync_replicas: Pinned in the segment.
             now_ms: Monotonic.
         """
         late, deadline_ms = now_ms >= roll.deadline_ms, now_ms + self._seal_wait_ms
@@ -115,19 +115,19 @@ class Rolling:
             if late:
                 self.give_up(roll, now_ms)
             return None
-        if len(stay) == len(isr.isr) >= min_insync:
+        if len(stay) == len(isr.isr) >= min_insync_replicas:
             self.state = Collecting(roll.successor, log_end, deadline_ms, roll.backoff_ms)
             return CollectSealDigests(log_end, isr.isr)
-        if not late and len(isr.isr) >= min_insync:
+        if not late and len(isr.isr) >= min_insync_replicas:
             return None
-        if roll.dropped_laggards or self._leader not in stay or len(stay) < min_insync:
+        if roll.dropped_laggards or self._leader not in stay or len(stay) < min_insync_replicas:
             self.give_up(roll, now_ms)
             return None
         self.state = replace(roll, deadline_ms=deadline_ms, dropped_laggards=True)
         return DropLaggards(stay)
 
     def agree(
-        self, item: SealDigests, isr: IsrState, min_insync: int, now_ms: float
+        self, item: SealDigests, isr: IsrState, min_insync_replicas: int, now_ms: float
     ) -> list[LeaderEffect]:
         """Digests came: send the seal if enough members equal the leader, and none differs.
 
@@ -137,10 +137,10 @@ class Rolling:
         if not isinstance(roll, Collecting) or item.end_offset != roll.end_offset:
             return []
         agreeing = sealing.agreeing_nodes(self._leader, isr.isr, item.digests)
-        disputing = sealing.disputing_nodes(self._leader, isr.isr, item.digests)
-        if disputing or len(agreeing) < min_insync or not agreeing:
+        diverging = sealing.diverging_nodes(self._leader, isr.isr, item.digests)
+        if diverging or len(agreeing) < min_insync_replicas or not agreeing:
             self.give_up(roll, now_ms)
-            return [ReportDispute(roll.end_offset, disputing)] if disputing else []
+            return [ReportDivergence(roll.end_offset, diverging)] if diverging else []
         seal_digest, producer_digest = item.digests[self._leader]
         self.state = Sealing(roll.end_offset, seal_digest)
         return [

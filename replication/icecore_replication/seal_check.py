@@ -25,7 +25,7 @@ class SealClaim:
     length_bytes: int
     replicas: tuple[NodeId, ...]
     """Nodes that are said to hold all of it, durably."""
-    min_insync: int
+    min_insync_replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ def agreed_replicas(claim: SealClaim, words: Mapping[NodeId, MemberWord]) -> tup
     """The listed members that confirm the claim themselves, sorted.
 
     The leader's own word is needed: only it knows that nothing will be appended any more. Where the
-    claim lists others, one of them has to confirm it too, and together ``min_insync``. A member
-    that does not answer is left out; the auditor counts its copy later.
+    claim lists others, one of them has to confirm it too, and together ``min_insync_replicas``. A
+    member that does not answer is left out; the auditor counts its copy later.
 
     Args:
         claim: What is to be stored.
@@ -78,12 +78,12 @@ def agreed_replicas(claim: SealClaim, words: Mapping[NodeId, MemberWord]) -> tup
         )
     check_watermark(claim, max(word.high_watermark for word in words.values()))
     answered = sorted(each for each in claim.replicas if each in words)
-    disputing = [each for each in answered if not _confirms(words[each], claim)]
-    if disputing:
+    diverging = [each for each in answered if not _confirms(words[each], claim)]
+    if diverging:
         raise StorageError(
-            f"nodes {disputing} hold something else than what is to be sealed at {claim.end_offset}"
+            f"nodes {diverging} hold something else than what is to be sealed at {claim.end_offset}"
         )
-    needed = max(claim.min_insync, min(2, len(claim.replicas)))
+    needed = max(claim.min_insync_replicas, min(2, len(claim.replicas)))
     if len(answered) < needed:
         raise NotEnoughReplicasError(
             f"{answered} confirm the end of segment {claim.segment_id}, {needed} needed"

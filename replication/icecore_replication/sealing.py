@@ -94,7 +94,7 @@ def agreeing_nodes(
     return tuple(sorted(node_id for node_id in nodes if digests.get(node_id) == own))
 
 
-def disputing_nodes(
+def diverging_nodes(
     leader: NodeId, nodes: Iterable[NodeId], digests: Mapping[NodeId, tuple[bytes, bytes]]
 ) -> tuple[NodeId, ...]:
     """The asked nodes that answered something else than the leader, sorted.

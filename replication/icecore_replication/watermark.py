@@ -32,19 +32,19 @@ def quorum_end(
 
 
 def high_watermark(
-    current: int, isr_end: int, quorum_end: int, committed_count: int, min_insync: int
+    current: int, isr_end: int, quorum_end: int, committed_count: int, min_insync_replicas: int
 ) -> int:
     """The next high watermark; it never goes back.
 
     Args:
         current: Before.
         isr_end: ``all_end`` over the maximal in-sync set; counts for nothing (frozen) while the
-            committed set is smaller than ``min_insync``.
+            committed set is smaller than ``min_insync_replicas``.
         quorum_end: As above, or ``NO_QUORUM``.
         committed_count: Members of the committed in-sync set.
-        min_insync: Pinned in the segment.
+        min_insync_replicas: Pinned in the segment.
     """
     best = current
-    if committed_count >= min_insync and isr_end > best:
+    if committed_count >= min_insync_replicas and isr_end > best:
         best = isr_end
     return quorum_end if quorum_end > best else best

@@ -41,7 +41,7 @@ class Held:
 
 @dataclass
 class FakeNode:
-    """Registers, beats, answers NodeService; tests move ``held`` and read ``assignments``."""
+    """Registers, heartbeats, answers NodeService; tests move ``held`` and read ``assignments``."""
 
     node_id: int
     coordinator: str
@@ -58,7 +58,7 @@ class FakeNode:
     """Segments that this node leads and has asked to seal."""
     incarnation: int = 0
     cluster_id: bytes = b""
-    last_token: int = 0
+    last_coordinator_epoch: int = 0
     disk_id: bytes = b""
     protocol_version: int = PROTOCOL_VERSION
     producer_snapshot: bytes = b"snapshot"
@@ -67,7 +67,7 @@ class FakeNode:
     """Number of producer states that fit into one of its answers."""
 
     async def start(self) -> None:
-        """Serve, register, beat; returns after the first full push."""
+        """Serve, register, heartbeat; returns after the first full push."""
         self.net = GrpcNet()
         self.disk_id = self.disk_id or self.node_id.to_bytes(16, "big")
         handlers = {"Fence": self.fence, "Open": self.open, "WriteBack": self.write_back}
@@ -110,17 +110,17 @@ class FakeNode:
         """Keep a heartbeat stream up for ever."""
         while True:
             stream = self.net.open_stream(self.coordinator, COORDINATOR + "Heartbeat")
-            beats = asyncio.create_task(self.beat(stream))
+            heartbeats = asyncio.create_task(self.heartbeat(stream))
             try:
                 while (body := await stream.read()) is not None:
                     self.take(pb.HeartbeatResponse.FromString(body))
             except IcecoreError:
                 await asyncio.sleep(0.1)
             finally:
-                beats.cancel()
+                heartbeats.cancel()
                 stream.cancel()
 
-    async def beat(self, stream: ClientStream) -> None:
+    async def heartbeat(self, stream: ClientStream) -> None:
         sequence = 0
         with contextlib.suppress(IcecoreError):
             while True:
@@ -144,7 +144,7 @@ class FakeNode:
                 await asyncio.sleep(0.1)
 
     def take(self, push: pb.HeartbeatResponse) -> None:
-        self.last_token = push.token
+        self.last_coordinator_epoch = push.coordinator_epoch
         for each in push.assignments:
             segment = segment_from_proto(each)
             known = self.assignments.get(segment.segment_id)

@@ -83,7 +83,7 @@ class RawClient:
     async def fetch(
         self, address: str, topic: str, offset: int, *, partition: int = 0, **header: Any
     ) -> data_pb2.FetchResponseHeader:
-        """The header of a fetch of clear records of one partition."""
+        """The header of a fetch of plain records of one partition."""
         header.setdefault("max_bytes", 1 << 20)
         request = data_pb2.FetchRequest(
             header=data_pb2.FetchHeader(

@@ -114,7 +114,7 @@ async def until(condition: Callable[[], object], timeout_s: float = 40.0) -> Non
 
 async def test_create_opens_all_partitions_and_pushes_them(cluster: Cluster) -> None:
     topic = await cluster.create("events", partitions=6)
-    assert (topic.settings.replication_factor, topic.settings.min_insync) == (3, 2)
+    assert (topic.settings.replication_factor, topic.settings.min_insync_replicas) == (3, 2)
     assert [each.tail.state for each in topic.partitions] == [SegmentState.ACTIVE] * 6
     leaders = [each.tail.leader for each in topic.partitions]
     assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
@@ -279,7 +279,7 @@ async def test_coordinator_restart_keeps_leaders_and_resumes_recoveries(cluster:
     await asyncio.sleep(0.8)
     assert [cluster.active("events", each) for each in range(4)] == before
     for node in cluster.nodes.values():
-        assert node.last_token == 2
+        assert node.last_coordinator_epoch == 2
     await cluster.coordinator.stop()
     await cluster.nodes.pop(1).kill()
     await cluster.start_coordinator(cluster.address)
@@ -303,8 +303,8 @@ async def test_the_next_segment_opens_with_the_producers_that_were_sealed(cluste
 
     def is_paged() -> bool:
         why = "no replica knows the producers that were sealed"
-        pages = cluster.coordinator.pages
-        return any((each.segment_id, each.why) == (segment.segment_id, why) for each in pages)
+        alerts = cluster.coordinator.alerts
+        return any((each.segment_id, each.why) == (segment.segment_id, why) for each in alerts)
 
     await until(is_paged)
     assert cluster.tail("events") is None
@@ -394,11 +394,11 @@ async def test_a_seal_needs_the_word_of_its_members(cluster: Cluster) -> None:
     assert (await leader.seal(segment, 1)).error.reason  # its own log says something else
     await until(lambda: coordinator.heard.high_watermark(segment.segment_id) == 150)
     assert (await leader.seal(segment, 1)).error.reason == "STORAGE"
-    assert "below a high watermark" in next(iter(coordinator.pages)).why
+    assert "below a high watermark" in next(iter(coordinator.alerts)).why
     liar = next(each for each in segment.isr if each != segment.leader)
     cluster.nodes[liar].held[segment.segment_id].end_offset = 149
     assert (await leader.seal(segment, 150)).error.reason == "STORAGE"
-    assert f"nodes [{liar}] hold something else" in list(coordinator.pages)[-1].why
+    assert f"nodes [{liar}] hold something else" in list(coordinator.alerts)[-1].why
     assert cluster.active("events").segment_id == segment.segment_id
     cluster.nodes[liar].held[segment.segment_id].end_offset = 150
     result = await leader.seal(segment, 150)
@@ -453,10 +453,10 @@ async def test_metadata_segments_and_settings(cluster: Cluster) -> None:
         after = page.segments[-1].segment_id
     assert [(each.partition, each.base_offset) for each in pages] == [(0, 0), (0, 10), (1, 0)]
     alter = admin_pb2.AlterTopicRequest(
-        name="events", settings=admin_pb2.TopicSettings(min_insync=3)
+        name="events", settings=admin_pb2.TopicSettings(min_insync_replicas=3)
     )
     altered = admin_pb2.AlterTopicResponse.FromString(await cluster.admin("AlterTopic", alter))
-    assert altered.topic.settings.min_insync == 3
+    assert altered.topic.settings.min_insync_replicas == 3
     rolled = [each for node in cluster.nodes.values() for each in node.rolls]
     assert {why for _, why in rolled} == {"alter_topic"} and len(rolled) == 2
     grow = admin_pb2.AddPartitionsRequest(name="events", partitions=5)
@@ -465,5 +465,5 @@ async def test_metadata_segments_and_settings(cluster: Cluster) -> None:
     tail = cluster.active("events", 1)
     again = replace(tail, settings=tail.settings)
     result = await cluster.seal(again, 5)
-    assert result.successor.settings.min_insync == 3
+    assert result.successor.settings.min_insync_replicas == 3
     assert result.sealed.seal_digest == digest_of(again.segment_id, 5)

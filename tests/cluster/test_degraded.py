@@ -63,7 +63,7 @@ async def test_a_node_that_is_not_heard_lets_nobody_wait_for_long(tmp_path: Path
             cluster.coordinator.pause()
             try:
                 answer = await asyncio.wait_for(poll, 15)  # it would last longer
-                # The lease counts from the beat, the age from its answer.
+                # The lease counts from the heartbeat, the age from its answer.
                 assert answer.age_ms >= lease_ms / 2 and not answer.partitions[0].HasField("error")
             finally:
                 cluster.coordinator.resume()

@@ -1,7 +1,7 @@
 """Forged calls to real processes: what was acked stays readable, and every partition goes on.
 
-The stranger knows what anybody may ask for: cluster id, token, epochs, incarnations, versions. One
-message or a few must not cost a record, nor a partition its service.
+The stranger knows what anybody may ask for: cluster id, coordinator epoch, epochs, incarnations,
+versions. One message or a few must not cost a record, nor a partition its service.
 """
 
 import asyncio
@@ -54,9 +54,9 @@ class Scene:
             while (await self.look()).segment.segment_id == before:  # noqa: ASYNC110 - others decide
                 await asyncio.sleep(0.1)
 
-    async def pages(self) -> list[str]:
+    async def alerts(self) -> list[str]:
         async with Admin(self.cluster.bootstrap) as admin:
-            return [each.why for each in (await admin.describe_cluster()).pages]
+            return [each.why for each in (await admin.describe_cluster()).alerts]
 
 
 async def make_scene(cluster: LocalCluster, net: GrpcNet, topic: str, **settings: int) -> Scene:
@@ -109,7 +109,7 @@ async def test_digests(tmp_path: Path) -> None:
             for node_id in segment.replicas:  # two agree: what is set now is wrong for ever
                 await scene.stranger.report_digests(known, segment.segment_id, node_id)
             async with asyncio.timeout(60):
-                while "differs" not in str(await scene.pages()):  # noqa: ASYNC110 - others decide
+                while "differs" not in str(await scene.alerts()):  # noqa: ASYNC110 - others decide
                     await asyncio.sleep(0.2)
             await scene.is_alive()
             async with Admin(cluster.bootstrap) as admin:
@@ -188,17 +188,21 @@ async def test_absurd_numbers(scene: Scene) -> None:
     known = await scene.look()
     for node in known.nodes.values():
         for epoch in (None, known.segment.epoch + 1):
-            assert await scene.stranger.fence(known, node.address, token=ABSURD, epoch=epoch)
+            assert await scene.stranger.fence(
+                known, node.address, coordinator_epoch=ABSURD, epoch=epoch
+            )
         await scene.stranger.fence(known, node.address, epoch=1 << 62)
         fence = pb.ProducerFence(producer_id=1, min_epoch=(1 << 32) - 1)
         request = pb.FenceProducersRequest(
-            cluster_id=known.cluster_id, token=known.token, fences=[fence]
+            cluster_id=known.cluster_id, coordinator_epoch=known.coordinator_epoch, fences=[fence]
         )
         assert await scene.stranger.say(node.address, "NodeService/FenceProducers", request)
-        nowhere = pb.FenceRequest(token=known.token)
+        nowhere = pb.FenceRequest(coordinator_epoch=known.coordinator_epoch)
         assert await scene.stranger.say(node.address, "NodeService/Fence", nowhere)
         many = pb.OpenRequest(
-            cluster_id=known.cluster_id, token=known.token, segments=[pb.OpenSegment()] * 5_000
+            cluster_id=known.cluster_id,
+            coordinator_epoch=known.coordinator_epoch,
+            segments=[pb.OpenSegment()] * 5_000,
         )
         assert await scene.stranger.say(node.address, "NodeService/Open", many)
     await scene.is_alive()
@@ -213,13 +217,13 @@ async def test_promises_that_nobody_recovers_from(scene: Scene) -> None:
         await scene.is_alive()
 
 
-async def test_beats_of_a_follower_that_is_none(scene: Scene) -> None:
+async def test_heartbeats_of_a_follower_that_is_none(scene: Scene) -> None:
     known = await scene.look()
     segment = known.segment
     for node in known.replicas:
         if node.node_id != segment.leader:
             high = pb.LedHighWatermark(segment_id=segment.segment_id, high_watermark=ABSURD)
-            await scene.stranger.beat(
+            await scene.stranger.heartbeat(
                 known, node.node_id, node.incarnation, led=[high], draining=True
             )
     await scene.roll()  # the watermark that it told would forbid every end
@@ -239,7 +243,9 @@ async def test_open_of_segments_that_nobody_asked_for(scene: Scene) -> None:
         )
         for number in range(20)
     ]
-    request = pb.OpenRequest(cluster_id=known.cluster_id, token=known.token, segments=items)
+    request = pb.OpenRequest(
+        cluster_id=known.cluster_id, coordinator_epoch=known.coordinator_epoch, segments=items
+    )
     before = set(scene.cluster.folder.parent.glob("*"))
     await scene.stranger.say(known.leader.address, "NodeService/Open", request)
     assert set(scene.cluster.folder.parent.glob("*")) == before
@@ -286,7 +292,7 @@ async def test_another_disk_while_the_nodes_are_down(own_cluster: LocalCluster) 
             incarnation, error = await scene.stranger.register(known, node_id)
             refusals.append(error)
             if error is None:
-                await scene.stranger.beat(known, node_id, incarnation)
+                await scene.stranger.heartbeat(known, node_id, incarnation)
         assert sum(error is not None for error in refusals) >= 2
         assert f"accept-disk --node-id {max(known.nodes)}" in str(refusals[-1])
         for node_id in known.nodes:

@@ -147,7 +147,7 @@ def test_indexed_headers_of_a_topic(shared_cluster: LocalCluster) -> None:
     cli = Cli(shared_cluster.bootstrap)
     made = cli.json("topic", "create", "marked", "--indexed-header", "a", "--indexed-header", "b")
     assert made["settings"]["indexed_headers"] == ["a", "b"]
-    altered = cli.json("topic", "alter", "marked", "--min-insync", "1")
+    altered = cli.json("topic", "alter", "marked", "--min-insync-replicas", "1")
     assert altered["settings"]["indexed_headers"] == ["a", "b"]
     altered = cli.json("topic", "alter", "marked", "--no-indexed-headers")
     assert altered["settings"]["indexed_headers"] == []

@@ -134,7 +134,9 @@ async def test_partition_goes_on_behind_a_segment_without_any_copy(
     healed_cluster: LocalCluster,
 ) -> None:
     cluster = healed_cluster
-    await create(cluster.bootstrap, TOPIC, partitions=1, replication_factor=1, min_insync=1)
+    await create(
+        cluster.bootstrap, TOPIC, partitions=1, replication_factor=1, min_insync_replicas=1
+    )
     log, active = await with_active(cluster, {})
     path = file_of(cluster, active.leader, active)
     cluster.kill_node(active.leader)

@@ -65,7 +65,9 @@ async def leader_pid(cluster: LocalCluster) -> tuple[int, int, str]:
 
 
 async def test_stopped_follower_costs_its_leader_no_memory(cluster: LocalCluster) -> None:
-    await create(cluster.bootstrap, TOPIC, partitions=1, replication_factor=3, min_insync=1)
+    await create(
+        cluster.bootstrap, TOPIC, partitions=1, replication_factor=3, min_insync_replicas=1
+    )
     node_id, pid, _ = await leader_pid(cluster)
     before = memory_mib(pid, "VmRSS")
     follower = next(id_ for id_ in cluster.addresses if id_ != node_id)

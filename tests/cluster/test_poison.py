@@ -71,7 +71,7 @@ async def test_a_stored_poison_costs_its_own_partition_an_error(careless: LocalC
 async def fetch(
     client: RawClient, address: str, offset: int
 ) -> list[data_pb2.FetchPartitionResult]:
-    """Clear records of both partitions in one call."""
+    """Plain records of both partitions in one call."""
     header = data_pb2.FetchHeader(as_records=True, max_bytes=1 << 20)
     for partition, start in ((0, offset), (1, 0)):
         header.partitions.add(topic=TOPIC, partition=partition, offset=start)

@@ -12,7 +12,7 @@ import pytest
 from icecore import blocking
 from icecore.client.consume import subscription
 from icecore.dev import LocalCluster
-from icecore.errors import InvalidRequestError, PositionOvertakenError
+from icecore.errors import InvalidRequestError, PositionConflictError
 from icecore.v1 import admin_pb2, admin_pb2_grpc
 
 LONG_S = 60
@@ -119,7 +119,7 @@ def test_two_of_a_name_and_a_reset(cluster: LocalCluster) -> None:
         assert len(first.poll(LONG_S, 2)) == 2
         with blocking.Consumer(cluster.bootstrap, "two", position="pair") as second:
             assert len(second.poll(LONG_S, 3)) == 3
-        with pytest.raises(PositionOvertakenError) as caught:
+        with pytest.raises(PositionConflictError) as caught:
             first.save_position()
         assert caught.value.metadata["offset"] == "3"
     assert saved(cluster, "pair") == {("two", 0): 3}
@@ -127,7 +127,7 @@ def test_two_of_a_name_and_a_reset(cluster: LocalCluster) -> None:
         assert reader.poll(LONG_S, 1)[0].offset == 3
         with blocking.Admin(cluster.bootstrap) as admin:
             admin.reset_position("pair", "two", "earliest")
-        with pytest.raises(PositionOvertakenError):
+        with pytest.raises(PositionConflictError):
             reader.save_position()
     assert saved(cluster, "pair") == {("two", 0): 0}
 
@@ -204,7 +204,7 @@ def test_forged_and_huge_calls_change_nothing(cluster: LocalCluster) -> None:
         answer = stub.SavePositions(admin_pb2.SavePositionsRequest(name="ok", positions=bad))
         reasons = [each.error.reason for each in answer.outcomes]
         assert reasons[:1] == ["UNKNOWN_TOPIC_OR_PARTITION"], "of its own record"
-        assert reasons[1:] == ["INVALID_REQUEST", "INVALID_REQUEST", "POSITION_OVERTAKEN"]
+        assert reasons[1:] == ["INVALID_REQUEST", "INVALID_REQUEST", "POSITION_CONFLICT"]
         listed = stub.ListPositions(admin_pb2.ListPositionsRequest(after="z" * 100_000))
         assert not listed.positions and not listed.next
     assert saved(cluster, "ok") == {}

@@ -51,7 +51,7 @@ class Caller:
         return pages
 
     async def until_heard(self, address: str) -> None:
-        """Nodes hear of topics of which they hold nothing a beat later."""
+        """Nodes hear of topics of which they hold nothing a heartbeat later."""
         async with asyncio.timeout(30):
             while True:
                 pages = await self.query(address, max_count=RECORDS)

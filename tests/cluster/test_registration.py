@@ -1,4 +1,5 @@
-"""A coordinator that restarts between a node's registration and its first beat costs no process."""
+"""A coordinator that restarts between a node's registration and its first heartbeat costs no
+process."""
 
 import asyncio
 import sys
@@ -18,7 +19,7 @@ class ForgetfulCoordinator:
 
     def __init__(self) -> None:
         self.registered = 0
-        self.beats_of: list[int] = []
+        self.heartbeats_of: list[int] = []
         self.heard = asyncio.Event()
 
     async def register(self, _: bytes, __: CallContext) -> bytes:
@@ -26,18 +27,20 @@ class ForgetfulCoordinator:
         return coordinator_pb2.RegisterResponse(
             cluster_id=bytes(range(16)),
             incarnation=self.registered,
-            token=1,
+            coordinator_epoch=1,
             heartbeat_ms=100,
             protocol_version=PROTOCOL_VERSION,
         ).SerializeToString()
 
     async def heartbeat(self, stream: ServerStream, _: CallContext) -> None:
         while (body := await stream.read()) is not None:
-            beat = coordinator_pb2.HeartbeatRequest.FromString(body)
-            self.beats_of.append(beat.incarnation)
-            if beat.incarnation == 1:
+            heartbeat = coordinator_pb2.HeartbeatRequest.FromString(body)
+            self.heartbeats_of.append(heartbeat.incarnation)
+            if heartbeat.incarnation == 1:
                 raise SupersededError("who is incarnation 1?")
-            answer = coordinator_pb2.HeartbeatResponse(token=1, sequence=beat.sequence, full=True)
+            answer = coordinator_pb2.HeartbeatResponse(
+                coordinator_epoch=1, sequence=heartbeat.sequence, full=True
+            )
             await stream.write(answer.SerializeToString())
             self.heard.set()
 
@@ -56,7 +59,7 @@ async def test_forgotten_incarnation_registers_again(tmp_path: Path) -> None:
     try:
         async with asyncio.timeout(60):
             await coordinator.heard.wait()
-        assert coordinator.beats_of[0] == 1
+        assert coordinator.heartbeats_of[0] == 1
         assert coordinator.registered == 2
         assert node.returncode is None
     finally:

@@ -64,7 +64,9 @@ async def test_an_undeleted_topic_has_every_record_though_a_node_died(
         also_acked, in_doubt = await sending
         acked = merged(acked, also_acked)
 
-        again = await admin.create_topic("t", partitions=1, replication_factor=2, min_insync=1)
+        again = await admin.create_topic(
+            "t", partitions=1, replication_factor=2, min_insync_replicas=1
+        )
         assert again.topic_id != left.topic_id
         await produce(address, "t", numbered(70_000, 10))
         with pytest.raises(TopicExistsError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from icecore_node.tiering.obstore_store import StoreSettings
+from icecore_node.remote.store.obstore_store import StoreSettings
 from tests.support.s3 import BUCKET, REGION, S3Server, s3_credentials
 from tests.support.s3_servers import SERVERS
 

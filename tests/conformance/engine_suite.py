@@ -29,7 +29,7 @@ from icecore_node.storage.engine import (
 )
 from icecore_replication.digest import FullDigest
 from tests.conformance.log_builder import LogBuilder, identity
-from tests.support.index_oracle import append_random, check_all_ways, tend_all
+from tests.support.index_oracle import append_random, check_all_ways, maintain_all
 
 FAR = 1 << 40
 
@@ -275,7 +275,7 @@ class EngineConformance:
                 bench.engine.append_group([request])
                 assert request.error is None
                 check_all_ways(bench.engine.index, log, rng)
-                tend_all(bench.engine.index)
+                maintain_all(bench.engine.index)
                 check_all_ways(bench.engine.index, log, rng)
             judged(bench, *(KnownLog(log.identity) for log in logs))
             for log in logs:
@@ -283,7 +283,7 @@ class EngineConformance:
         log, ends = logs[0], list[LogEnd]()
         bench.engine.seal(1, log.tail.end_offset, log.tail.digest, ends.append)
         check_all_ways(bench.engine.index, log, rng)
-        tend_all(bench.engine.index)
+        maintain_all(bench.engine.index)
         check_all_ways(bench.engine.index, log, rng)
         judged(bench, KnownLog(log.identity, sealed=ends[0]), KnownLog(logs[1].identity))
         check_all_ways(bench.engine.index, log, rng)

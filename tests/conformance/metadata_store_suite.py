@@ -16,7 +16,7 @@ class MetadataStoreSuite:
 
     async def owned(self) -> MetadataStore:
         store = await self.open_store()
-        await store.acquire_token()
+        await store.acquire_coordinator_epoch()
         return store
 
     async def test_absent_then_put_then_changed(self) -> None:
@@ -79,17 +79,17 @@ class MetadataStoreSuite:
         assert await store.scan("segment/", "topic/1", 10) == []
         assert [each.key for each in await store.scan("", "segment/023")] == [keys[-1], "topic/1"]
 
-    async def test_nothing_is_written_without_a_token(self) -> None:
+    async def test_nothing_is_written_without_a_coordinator_epoch(self) -> None:
         store = await self.open_store()
         with pytest.raises(SupersededError):
             await store.txn([], [("a", "one")])
 
     async def test_older_coordinator_is_fenced_by_a_newer_one(self) -> None:
         old = await self.open_store()
-        first = await old.acquire_token()
+        first = await old.acquire_coordinator_epoch()
         assert await old.txn([], [("a", "old")])
         new = await self.open_store()
-        second = await new.acquire_token()
+        second = await new.acquire_coordinator_epoch()
         assert second > first > 0
         with pytest.raises(SupersededError):
             await old.txn([Compare("a", 1)], [("a", "old again")])
@@ -100,11 +100,11 @@ class MetadataStoreSuite:
 
     async def test_records_and_tokens_outlive_a_restart(self) -> None:
         store = await self.open_store()
-        first = await store.acquire_token()
+        first = await store.acquire_coordinator_epoch()
         await store.txn([], [("a", "one")])
         await store.txn([Compare("a", 1)], [("a", "two")])
         await store.close()
         await store.close()
         again = await self.open_store()
         assert await again.get("a") == Stored("a", "two", 2)
-        assert await again.acquire_token() > first
+        assert await again.acquire_coordinator_epoch() > first

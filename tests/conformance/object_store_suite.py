@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from icecore.errors import InvalidRequestError
-from icecore_node.tiering.object_store import (
+from icecore_node.remote.store.object_store import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectStore,

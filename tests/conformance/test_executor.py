@@ -100,7 +100,7 @@ async def test_run_returns_and_raises() -> None:
     executor.close()
 
 
-async def test_beats_wait_behind_no_reader() -> None:
+async def test_heartbeats_wait_behind_no_reader() -> None:
     executor, gate = ThreadExecutor(reader_threads=2), threading.Event()
     reads = [asyncio.ensure_future(executor.run(gate.wait, 10)) for _ in range(5)]
     assert await asyncio.wait_for(executor.run_first(str, 7), 5) == "7"

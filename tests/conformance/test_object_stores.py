@@ -17,8 +17,8 @@ import pytest
 from icecore.errors import ConfigurationError
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.metrics import NodeMetrics
-from icecore_node.tiering.access import TierAccess
-from icecore_node.tiering.object_store import (
+from icecore_node.remote.access import TierAccess
+from icecore_node.remote.store.object_store import (
     ObjectDeniedError,
     ObjectInfo,
     ObjectMissingError,
@@ -28,7 +28,7 @@ from icecore_node.tiering.object_store import (
     ObjectTooShortError,
     check_store,
 )
-from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
+from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from icecore_node.timing import NodeTiming
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
 from tests.simulation.object_store import SimBucket, SimObjectStore

@@ -16,14 +16,14 @@ import pytest
 from icecore.model import SegmentId
 from icecore.tier_records import topic_folder
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering.manifest import SUFFIXES
-from icecore_node.tiering.object_store import (
+from icecore_node.remote.format.manifest import SUFFIXES
+from icecore_node.remote.opening import open_tier
+from icecore_node.remote.store.object_store import (
     ObjectDeniedError,
     ObjectMissingError,
     ObjectStoreSetupError,
 )
-from icecore_node.tiering.obstore_store import StoreSettings
-from icecore_node.tiering.opening import open_tier
+from icecore_node.remote.store.obstore_store import StoreSettings
 from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.support.s3_servers import SERVERS
 from tests.support.tiered import records_of

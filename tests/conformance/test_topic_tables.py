@@ -22,19 +22,19 @@ from icecore.codec.columns import Record
 from icecore.errors import ConflictError, InvalidRequestError, ObjectStoreError
 from icecore.tier_records import topic_folder
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering import topic_table
-from icecore_node.tiering.manifest import Manifest
-from icecore_node.tiering.object_store import (
+from icecore_node.remote.format import topic_table
+from icecore_node.remote.format.manifest import Manifest
+from icecore_node.remote.format.parquet_object import raw_batches
+from icecore_node.remote.format.table_file import TableFile, table_file
+from icecore_node.remote.format.tiered_segment import TieredSegment
+from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.store.object_store import (
     ObjectDeniedError,
     ObjectStore,
     ObjectStoreBusyError,
     ObjectStoreSetupError,
 )
-from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
-from icecore_node.tiering.parquet_object import raw_batches
-from icecore_node.tiering.table_file import TableFile, table_file
-from icecore_node.tiering.tiered_segment import TieredSegment
-from icecore_node.tiering.topic_table import TopicTable
+from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from tests.conformance.topic_table_suite import OpenTable, TopicTableConformance
 from tests.simulation.object_store import SimBucket
 from tests.simulation.topic_table import SimTopicTable

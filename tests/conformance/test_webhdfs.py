@@ -8,18 +8,18 @@ from itertools import count
 import pytest
 
 from icecore.errors import ConfigurationError
-from icecore_node.tiering.object_store import (
+from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.store.object_store import (
     ObjectStore,
     ObjectStoreBusyError,
     ObjectStoreSetupError,
     check_store,
 )
-from icecore_node.tiering.obstore_store import StoreSettings
-from icecore_node.tiering.topic_table import TopicTable
+from icecore_node.remote.store.obstore_store import StoreSettings
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below
 from tests.support.small_hdfs import SmallHdfs, jars_folder, running_hdfs
 
-webhdfs_store = pytest.importorskip("icecore_node.tiering.webhdfs_store")
+webhdfs_store = pytest.importorskip("icecore_node.remote.store.webhdfs_store")
 GOOD = StoreSettings(url="webhdfs://127.0.0.1:1/x", endpoint="hdfs://127.0.0.1:1", retries_max=0)
 _folders = count()
 

@@ -9,8 +9,8 @@ from typing import Protocol
 import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError, ObjectStoreError
-from icecore_node.tiering.ports import Table
-from icecore_node.tiering.table_file import TableFile
+from icecore_node.remote.format.table_file import TableFile
+from icecore_node.remote.ports import Table
 
 CLUSTER, TOPIC = b"cluster of tests", b"topic of a test."
 NOW_MS = 1_700_000_000_000

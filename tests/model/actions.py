@@ -268,7 +268,7 @@ def drain(model: Model, world: World) -> Steps:
     leader = world.leader
     if world.record.state != ACTIVE:
         return
-    enough = len(committed_set(world)) >= model.config.min_insync
+    enough = len(committed_set(world)) >= model.config.min_insync_replicas
     if leader.leads and leader.roll == IDLE and world.peers[0].replica.log and enough:
         yield 0, world._replace(leader=leader._replace(roll=DRAINING))
 
@@ -306,7 +306,7 @@ def send_seal(model: Model, world: World) -> Steps:
                 for i, p in enumerate(peers)
             ]
         )
-    for size in range(max(model.config.min_insync, 1), len(agreeing) + 1):
+    for size in range(max(model.config.min_insync_replicas, 1), len(agreeing) + 1):
         for listed in combinations(agreeing, size):
             members = [
                 Peer(p.replica, p.member._replace(listed=int(i + 1 in listed)), p.view)
@@ -348,8 +348,8 @@ def sealed_as(
         replica = world.peers[node_id - 1].replica
         is_copy = replica.durable >= len(content) and replica.log.startswith(content)
         copies += is_copy or not replica.intact
-    if content and copies < model.config.min_insync:
-        what = "I11: sealed with fewer than min_insync copies"
+    if content and copies < model.config.min_insync_replicas:
+        what = "I11: sealed with fewer than min_insync_replicas copies"
     if record.end and record.end != content:
         what = "I4: sealed twice"
     after = record._replace(state=SEALED, end=content, broken=what or record.broken)

@@ -11,7 +11,7 @@ class Config:
     nodes: int = 3
     """Replicas the segment opened with."""
     replication_factor: int = 3
-    min_insync: int = 2
+    min_insync_replicas: int = 2
     records: int = 1
     crashes: int = 1
     losses: int = 0
@@ -25,34 +25,36 @@ class Config:
     isr_changes: bool = True
     live_seal: bool = False
     altered_to: int = 0
-    """An admin may raise the topic's min_insync to this while the segment is active."""
+    """An admin may raise the topic's min_insync_replicas to this while the segment is active."""
 
 
 QUORUM_M2 = Config("quorum m=2")
-QUORUM_M1 = Config("quorum m=1", min_insync=1)
+QUORUM_M1 = Config("quorum m=1", min_insync_replicas=1)
 
 CONFIGS: tuple[Config, ...] = (
     QUORUM_M2,
     QUORUM_M1,
     Config("2 records, m=2", records=2),
-    Config("2 records, both seals, m=1", records=2, min_insync=1, live_seal=True, crashes=0),
-    Config("2 records, m=1, 2 replicas", nodes=2, records=2, min_insync=1, live_seal=True),
+    Config(
+        "2 records, both seals, m=1", records=2, min_insync_replicas=1, live_seal=True, crashes=0
+    ),
+    Config("2 records, m=1, 2 replicas", nodes=2, records=2, min_insync_replicas=1, live_seal=True),
     Config("live and recovery seal, m=2", live_seal=True),
-    Config("live and recovery seal, m=1", live_seal=True, min_insync=1),
+    Config("live and recovery seal, m=1", live_seal=True, min_insync_replicas=1),
     Config("2 crashes, m=2", crashes=2),
     Config("disk loss, both seals, m=2", losses=1, live_seal=True),
-    Config("disk loss, both seals, m=1", losses=1, live_seal=True, min_insync=1),
+    Config("disk loss, both seals, m=1", losses=1, live_seal=True, min_insync_replicas=1),
     Config("disk loss and rebuild, m=2", crashes=2, losses=1, rebuild=True),
-    Config("disk loss and rebuild, m=1", losses=1, rebuild=True, min_insync=1),
-    Config("settings changed, m=1 to 2", min_insync=1, altered_to=2),
+    Config("disk loss and rebuild, m=1", losses=1, rebuild=True, min_insync_replicas=1),
+    Config("settings changed, m=1 to 2", min_insync_replicas=1, altered_to=2),
     Config("opened with 3 of RF 5, m=2", replication_factor=5),
-    Config("opened with 2 of RF 3, m=1", nodes=2, min_insync=1, crashes=2, live_seal=True),
+    Config("opened with 2 of RF 3, m=1", nodes=2, min_insync_replicas=1, crashes=2, live_seal=True),
     Config("not-synced replicas, m=2", synced=False, rebuild=True, crashes=2),
     Config("not-synced, both seals, m=2", synced=False, live_seal=True),
     Config(
         "not-synced, 2 replicas, may restart",
         nodes=2,
-        min_insync=1,
+        min_insync_replicas=1,
         synced=False,
         restart_empty=True,
         live_seal=True,

@@ -92,6 +92,6 @@ def resumed(world: World) -> World:
 
 
 def alter_topic(model: Model, world: World) -> Steps:
-    """An admin raises min_insync of the topic; the segment keeps what is pinned in it."""
+    """An admin raises min_insync_replicas of the topic; the segment keeps what is pinned in it."""
     if world.record.state == ACTIVE and not world.record.altered:
         yield 0, world._replace(record=world.record._replace(altered=1))

@@ -44,7 +44,7 @@ class Mutant:
 CALM = Config("calm", crashes=0, isr_changes=False)
 CRASH = Config("one crash", isr_changes=False)
 ISR = Config("in-sync set changes", crashes=0)
-ISR_M1 = Config("in-sync set changes, m=1", crashes=0, min_insync=1)
+ISR_M1 = Config("in-sync set changes, m=1", crashes=0, min_insync_replicas=1)
 SEAL = Config("live seal", crashes=0, isr_changes=False, live_seal=True)
 REBUILD = Config("disk loss and rebuild", losses=1, rebuild=True, isr_changes=False)
 
@@ -68,19 +68,21 @@ def majority_of_opened(segment: Segment) -> tuple[tuple[int, ...], int]:
     return segment.replicas, len(segment.replicas) // 2 + 1
 
 
-def recover_by_opened(segment: Segment, topic_min_insync: int) -> Segment:
+def recover_by_opened(segment: Segment, topic_min_insync_replicas: int) -> Segment:
     """Recovery takes the number of opened replicas for the replication factor."""
     settings = replace(segment.settings, replication_factor=len(segment.replicas))
     return segment.changed(settings=settings)
 
 
-def recover_by_topic(segment: Segment, topic_min_insync: int) -> Segment:
+def recover_by_topic(segment: Segment, topic_min_insync_replicas: int) -> Segment:
     """Recovery takes the topic's settings of today."""
-    return segment.changed(settings=replace(segment.settings, min_insync=topic_min_insync))
+    return segment.changed(
+        settings=replace(segment.settings, min_insync_replicas=topic_min_insync_replicas)
+    )
 
 
 def watermark_not_frozen(
-    current: int, isr_end: int, quorum_end: int, committed_count: int, min_insync: int
+    current: int, isr_end: int, quorum_end: int, committed_count: int, min_insync_replicas: int
 ) -> int:
     """The in-sync set moves the high watermark however small it is."""
     return watermark.high_watermark(current, isr_end, quorum_end, committed_count, 0)
@@ -126,7 +128,7 @@ def one_isr_member(replies: Mapping[int, FenceReply], segment: Segment) -> Decis
 def without_isr_clause(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
     """Decide with replicas that every quorum meets. Records acked by a set smaller than a quorum
     are forgotten."""
-    settings = replace(segment.settings, min_insync=segment.settings.quorum)
+    settings = replace(segment.settings, min_insync_replicas=segment.settings.quorum)
     return recovery.may_decide(replies, segment.changed(settings=settings))
 
 
@@ -196,7 +198,7 @@ MUTANTS: tuple[Mutant, ...] = (
         replace(CALM, replication_factor=5),
     ),
     Mutant("watermark_not_frozen", "R6", {"high_watermark": watermark_not_frozen}, ISR),
-    Mutant("all_below_min_insync", "R3", {"all_needs_min_insync": False}, ISR),
+    Mutant("all_below_min_insync_replicas", "R3", {"all_needs_min_insync_replicas": False}, ISR),
     Mutant("one_isr_member_suffices", "R31", {"may_decide": one_isr_member}, CALM),
     Mutant("one_reply_suffices", "R31", {"may_decide": one_reply}, CALM),
     Mutant("s3_without_isr_clause", "R31", {"may_decide": without_isr_clause}, ISR_M1),

@@ -64,7 +64,7 @@ def voters_of(segment: Segment) -> tuple[tuple[int, ...], int]:
     return segment.replicas, segment.settings.quorum
 
 
-def settings_of(segment: Segment, topic_min_insync: int) -> Segment:
+def settings_of(segment: Segment, topic_min_insync_replicas: int) -> Segment:
     """The record that recovery decides by: with its own settings, whatever the topic's are now."""
     return segment
 
@@ -128,10 +128,11 @@ class Rules:
     """A live seal waits for the in-sync set and asks its members for digests (R27, R28)."""
     seal_is_final: bool = True
     """Once a seal was sent the leader never appends again (R29)."""
-    all_needs_min_insync: bool = True
-    """A batch is not acked at ``all`` while the committed set is smaller than min_insync (R3)."""
+    all_needs_min_insync_replicas: bool = True
+    """A batch is not acked at ``all`` while the committed set is smaller than min_insync_replicas
+    (R3)."""
     writes_back: bool = True
-    """Recovery brings min_insync replicas to the end before it seals (R33)."""
+    """Recovery brings min_insync_replicas replicas to the end before it seals (R33)."""
     certifies: bool = True
     """A rebuilt replica counts as intact only once the leader has certified that it reached the
     floor (False: as soon as the leader hears of it)."""
@@ -144,7 +145,8 @@ class Decisions:
         self.rules = rules
         self.config = config
         self.settings = SegmentSettings(
-            replication_factor=config.replication_factor, min_insync=config.min_insync
+            replication_factor=config.replication_factor,
+            min_insync_replicas=config.min_insync_replicas,
         )
         self.replicas = tuple(range(1, config.nodes + 1))
         for name in (
@@ -213,15 +215,15 @@ class Decisions:
         A batch waits at each acks level at once: what may be acked is acked, at every level. The
         last number is the quorum's end as such.
         """
-        rules, min_insync = self.rules, self.config.min_insync
+        rules, min_insync_replicas = self.rules, self.config.min_insync_replicas
         durable = dict(zip(self.replicas, ends, strict=True))
         isr_end = rules.all_end(durable, maximal)
         voters, quorum = rules.voters_of(self.segment(ACTIVE, committed, 0))
         quorum_end = rules.quorum_end(durable, voters, quorum, ends[0])
         high = rules.high_watermark(
-            watermark_before, isr_end, quorum_end, len(committed), min_insync
+            watermark_before, isr_end, quorum_end, len(committed), min_insync_replicas
         )
-        enough = len(committed) >= min_insync or not rules.all_needs_min_insync
+        enough = len(committed) >= min_insync_replicas or not rules.all_needs_min_insync_replicas
         all_end = isr_end if enough else 0
         return high, all_end, max(quorum_end, 0), quorum_end
 
@@ -312,8 +314,12 @@ class Decisions:
             for index, reply in enumerate(replies)
             if reply
         }
-        topic_min_insync = self.config.altered_to if altered else self.config.min_insync
-        segment = self.rules.settings_of(self.segment(RECOVERING, frozen, 0), topic_min_insync)
+        topic_min_insync_replicas = (
+            self.config.altered_to if altered else self.config.min_insync_replicas
+        )
+        segment = self.rules.settings_of(
+            self.segment(RECOVERING, frozen, 0), topic_min_insync_replicas
+        )
         if self.rules.may_decide(given, segment) is None:
             return None
         end = self.rules.decide_end(given)
@@ -372,8 +378,8 @@ class Decisions:
                 return "R34: the successor opened on a node that may lack its file"
             if not new.leader or new.leader not in isr or not isr <= set(new.replicas):
                 return "R34: the successor opened with a wrong in-sync set"
-            if len(isr) < self.config.min_insync:
-                return "I11: the successor opened with fewer than min_insync nodes"
+            if len(isr) < self.config.min_insync_replicas:
+                return "I11: the successor opened with fewer than min_insync_replicas nodes"
         return ""
 
     def _sealed(

@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
     state: int = ACTIVE
     altered: int = 0
-    """1 = an admin has raised min_insync of the *topic* meanwhile."""
+    """1 = an admin has raised min_insync_replicas of the *topic* meanwhile."""
     seal_sent: str = ""
     """Content that the leader has asked to seal; in flight."""
     end: str = ""

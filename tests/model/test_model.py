@@ -35,7 +35,7 @@ def test_every_step_of_the_model_can_happen(synced: bool) -> None:
         nodes=2,
         crashes=1 if synced else 2,
         losses=1,
-        min_insync=1,
+        min_insync_replicas=1,
         rebuild=True,
         synced=synced,
         restart_empty=not synced,

@@ -41,7 +41,7 @@ _LINES: Mapping[type, Callable[[Any], str]] = {
         f"send the seal: end {effect.end_offset}, replicas {nodes(effect.replicas)}, "
         f"successor {effect.successor_segment_id}"
     ),
-    out.ReportDispute: lambda effect: (
+    out.ReportDivergence: lambda effect: (
         f"call a person: {nodes(effect.nodes)} differ at {effect.end_offset}"
     ),
     out.RequestRecovery: lambda effect: f"ask for recovery: {effect.why}",

@@ -1,7 +1,8 @@
 """Commands of the stories about orders on one node: who works on a segment, and who is overtaken.
 
 An order does two things, and waits before each: it looks at the replica, then it changes it. A
-story lets an order go on by its name. Token 5 is the highest that the node has heard at first.
+story lets an order go on by its name. Coordinator epoch 5 is the highest that the node has heard at
+first.
 """
 
 import asyncio
@@ -17,17 +18,17 @@ TURNS = 20
 """Turns of the loop: more than any command needs until every order waits."""
 
 
-class Token:
+class CoordinatorEpoch:
     """The only part of a node's context that orders read."""
 
-    token = 5
+    coordinator_epoch = 5
 
 
 class OrdersRoom:
     """One node's orders on an event loop that runs only while a command does."""
 
     def __init__(self) -> None:
-        self.context = Token()
+        self.context = CoordinatorEpoch()
         self.orders = Orders(cast(NodeContext, self.context))
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,12 +71,12 @@ ORDERS = Vocabulary(OrdersRoom, OrdersRoom.close)
 
 
 @ORDERS.command
-def order(room: OrdersRoom, *, name: str, segment: int, token: int = 5) -> list[str]:
-    """An order of the coordinator with this token arrives."""
+def order(room: OrdersRoom, *, name: str, segment: int, coordinator_epoch: int = 5) -> list[str]:
+    """An order of the coordinator with this epoch arrives."""
 
     async def carry_out() -> None:
         try:
-            async with room.orders.carry_out(segment, token) as mine:
+            async with room.orders.carry_out(segment, coordinator_epoch) as mine:
                 await _two_steps(room, name, mine)
         except FencedError as error:
             room.say(f"{name}: ends, {error.message}")
@@ -121,9 +122,9 @@ def fence(room: OrdersRoom, *, segment: int) -> list[str]:
 
 
 @ORDERS.command
-def coordinator(room: OrdersRoom, *, token: int) -> list[str]:
+def coordinator(room: OrdersRoom, *, coordinator_epoch: int) -> list[str]:
     """A newer coordinator was heard."""
-    room.context.token = token
+    room.context.coordinator_epoch = coordinator_epoch
     return room.settled()
 
 

@@ -20,7 +20,7 @@ from icecore_coordinator.decisions.segment_changes import (
     start_recovery,
 )
 from icecore_coordinator.nodes.node_calls import Written
-from icecore_coordinator.work.recovery_case import Case
+from icecore_coordinator.work.recovery.recovery_case import Case
 from icecore_replication.isr import IsrProposal
 from icecore_replication.producers import ProducerTable, snapshot_digest
 from icecore_replication.recovery import FenceReply, Undecidable, may_decide
@@ -42,12 +42,14 @@ def cluster(
     replicas: tuple[int, ...] = (1, 2, 3),
     leader: int = 1,
     replication_factor: int = 3,
-    min_insync: int = 2,
+    min_insync_replicas: int = 2,
     on_total_loss: str = UNAVAILABLE_ON_LOSS,
 ) -> list[str]:
     """Begin: nodes 1, 2, … are up, and segment 1 is ACTIVE."""
     settings = SegmentSettings(
-        replication_factor=replication_factor, min_insync=min_insync, on_total_loss=on_total_loss
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+        on_total_loss=on_total_loss,
     )
     room.open(count, replicas, leader, settings)
     return [segment_line(room.segment())]
@@ -295,7 +297,7 @@ def check_seal(
         producer_digest=b"p",
         length_bytes=LENGTH_BYTES,
         replicas=listed,
-        min_insync=segment.settings.min_insync,
+        min_insync_replicas=segment.settings.min_insync_replicas,
     )
     words = {
         each: MemberWord(

@@ -23,8 +23,8 @@ from icecore_coordinator.state.records import (
     SegmentRecord,
     updated,
 )
-from icecore_coordinator.work.decided_case import DecidedCase
-from icecore_coordinator.work.recovery_case import Case
+from icecore_coordinator.work.recovery.decided_case import DecidedCase
+from icecore_coordinator.work.recovery.recovery_case import Case
 from tests.scenarios.effect_lines import nodes
 from tests.support.cluster_states import commit
 

@@ -28,7 +28,7 @@ def segment(
     replicas: tuple[int, ...] = (1, 2, 3),
     isr: tuple[int, ...] = (),
     replication_factor: int = 3,
-    min_insync: int = 2,
+    min_insync_replicas: int = 2,
     base: int = 100,
     segment_bytes: int = 1 << 30,
     lag_ms_max: int = 10_000,
@@ -37,7 +37,9 @@ def segment(
 ) -> list[str]:
     """Begin: an ACTIVE segment that node 1 leads; those in sync have attached, others connect."""
     settings = SegmentSettings(
-        replication_factor=replication_factor, min_insync=min_insync, segment_bytes=segment_bytes
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+        segment_bytes=segment_bytes,
     )
     world.open(settings, replicas, isr or replicas, base)
     world.start(

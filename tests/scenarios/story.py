@@ -5,7 +5,7 @@
 #
 # Why it matters, for who reads this first.
 
-segment replicas=(1, 2, 3) min_insync=2
+segment replicas=(1, 2, 3) min_insync_replicas=2
 produce acks=quorum records=10
 ----
 1: append [100, 110) for request 1

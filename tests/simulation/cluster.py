@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from icecore.errors import IcecoreError, WrongClusterError
 from icecore.model import Segment
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_node.ports import ColdPorts
+from icecore_node.ports import RemotePorts
+from icecore_node.remote.ports import TierPorts
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.disks import Disk
-from icecore_node.tiering.ports import TierPorts
 from tests.simulation import operator, shells
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
@@ -288,7 +288,7 @@ class World:
             boot_id=f"{process.name} {host.power_cuts}",
         )
         if self.has_store:
-            ports.tier, ports.cold = self._tier(process), ColdPorts(ports.executor, ports.files)
+            ports.tier, ports.remote = self._tier(process), RemotePorts(ports.executor, ports.files)
         node = shells.make_node(host.node_id, process.name, COORDINATOR, ports, self.knobs)
         self.shells[process.name] = node
         await node.start()

@@ -107,7 +107,7 @@ async def lose_leader(world: World, leader: str, down_s: float = PATIENCE_S) -> 
 def lonely_leader_plan(seed: int) -> Plan:
     """Whatever A acks alone is lost. Every other time A can't even say that it is alone."""
     kind = ("lonely_leader", "lonelier_leader")[seed // 2 % 2]
-    return plan(kind, min_insync=1 + seed % 2)
+    return plan(kind, min_insync_replicas=1 + seed % 2)
 
 
 async def lonely_leader(scene: Scene, fault: Fault) -> None:
@@ -150,7 +150,7 @@ def late_answers_plan(seed: int) -> Plan:
 
 
 async def late_answers(scene: Scene, fault: Fault) -> None:
-    """The coordinator's answers to A's beats are late; when they come, it hears A no more."""
+    """The coordinator's answers to A's heartbeats are late; when they come, it hears A no more."""
     world = scene.world
     leader, _ = await roles(world)
     world.network.clog(COORDINATOR, leader, 1.5)
@@ -176,8 +176,9 @@ async def two_coordinators(scene: Scene, fault: Fault) -> None:
 
 
 def slow_joiner_plan(seed: int) -> Plan:
-    """With ``min_insync`` 1 A goes on alone, and whoever joins must have what A has acked."""
-    return plan("slow_joiner", min_insync=1, acks=(Acks.ALL,), pauses_s=(0.004,))
+    """With ``min_insync_replicas`` 1 A goes on alone, and whoever joins must have what A has
+    acked."""
+    return plan("slow_joiner", min_insync_replicas=1, acks=(Acks.ALL,), pauses_s=(0.004,))
 
 
 async def slow_joiner(scene: Scene, fault: Fault) -> None:
@@ -201,7 +202,7 @@ async def slow_joiner(scene: Scene, fault: Fault) -> None:
 
 def unheard_answer_plan(seed: int) -> Plan:
     """As above."""
-    return plan("unheard_answer", min_insync=1, acks=(Acks.ALL,))
+    return plan("unheard_answer", min_insync_replicas=1, acks=(Acks.ALL,))
 
 
 async def unheard_answer(scene: Scene, fault: Fault) -> None:

@@ -126,12 +126,14 @@ async def forged_fence(world: World, stranger: Stranger) -> None:
         await asyncio.sleep(2 * PAUSE_S)
 
 
-async def forged_token(world: World, stranger: Stranger) -> None:
+async def forged_coordinator_epoch(world: World, stranger: Stranger) -> None:
     """In the name of a coordinator of the far future. Later all nodes start again."""
     known = await stranger.look(TOPIC)
     for node in known.nodes.values():
-        await stranger.fence(known, node.address, token=ABSURD)
-        await stranger.fence(known, node.address, token=ABSURD, epoch=known.segment.epoch + 1)
+        await stranger.fence(known, node.address, coordinator_epoch=ABSURD)
+        await stranger.fence(
+            known, node.address, coordinator_epoch=ABSURD, epoch=known.segment.epoch + 1
+        )
     await asyncio.sleep(PAUSE_S)
     for name in world.hosts:
         world.kill(name)
@@ -148,7 +150,7 @@ async def foreign_disk(world: World, stranger: Stranger) -> None:
     for node_id in known.nodes:
         incarnation, error = await stranger.register(known, node_id)
         if error is None:
-            await stranger.beat(known, node_id, incarnation)
+            await stranger.heartbeat(known, node_id, incarnation)
     for name in world.hosts:
         world.start(name)
 
@@ -158,7 +160,7 @@ WORLDS: dict[str, Lie] = {
     "forged_digests": forged_digests,
     "forged_write_back": forged_write_back,
     "forged_fence": forged_fence,
-    "forged_token": forged_token,
+    "forged_coordinator_epoch": forged_coordinator_epoch,
     "foreign_disk": foreign_disk,
 }
 PLANS: dict[str, Callable[[int], Plan]] = {name: lying_plan(name) for name in WORLDS}

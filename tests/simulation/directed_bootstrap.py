@@ -29,7 +29,7 @@ ROUNDS = 3
 OLD_S = 5.0
 """Longer than what a client takes for news."""
 HEARD_S = 0.5
-"""Nodes hear of topics a beat later."""
+"""Nodes hear of topics a heartbeat later."""
 COUNT = 20
 
 
@@ -164,7 +164,7 @@ async def _as_admin(world: World, name: str, work: Callable[[Admin], Awaitable[N
 
 
 async def _make(admin: Admin) -> None:
-    await admin.create_topic("remade", partitions=1, replication_factor=2, min_insync=1)
+    await admin.create_topic("remade", partitions=1, replication_factor=2, min_insync_replicas=1)
 
 
 async def _remake(admin: Admin) -> None:

@@ -28,7 +28,7 @@ PAYLOAD_BYTES = 48 * 1024
 
 def poisoned_plan(seed: int) -> Plan:
     """Nothing special."""
-    return plan("poisoned", min_insync=1 + seed % 2)
+    return plan("poisoned", min_insync_replicas=1 + seed % 2)
 
 
 async def poisoned(scene: Scene, fault: Fault) -> None:

@@ -103,8 +103,8 @@ async def young_snapshot(scene: Scene, fault: Fault) -> None:
     before = counter_of(host.control)
     await until(lambda: counter_of(host.control) > before)
     saved = copy_of(host)
-    beats = world.knobs.heartbeat_ms / 1000
-    await asyncio.sleep(3 * beats)
+    heartbeats = world.knobs.heartbeat_ms / 1000
+    await asyncio.sleep(3 * heartbeats)
     same = counter_of(host.control) == counter_of(saved.control)
     for name in (leader, second):
         world.kill(name, power_cut=True, kind="")

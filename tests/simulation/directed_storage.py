@@ -12,7 +12,7 @@ from dataclasses import replace
 from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
-from icecore_node.roles.follower import Follower
+from icecore_node.replication.follower import Follower
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, World

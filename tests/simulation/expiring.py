@@ -108,7 +108,7 @@ class ExpiringTopic:
                     self.name,
                     partitions=1,
                     replication_factor=plan.replication_factor,
-                    min_insync=plan.min_insync,
+                    min_insync_replicas=plan.min_insync_replicas,
                     segment_bytes=SEGMENT_BYTES,
                     segment_age_ms=plan.knobs.segment_age_ms,
                     **settings,

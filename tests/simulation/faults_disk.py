@@ -1,8 +1,9 @@
 """Faults of disks, and the atlas that keeps them survivable.
 
 Damage, which is what takes bytes away that were durable, hits one node of a world only, and only
-where ``min_insync`` keeps another copy of everything: then any loss is a bug. In a few worlds it
-may hit all of them; there data may become unavailable, but must not be missing without being named.
+where ``min_insync_replicas`` keeps another copy of everything: then any loss is a bug. In a few
+worlds it may hit all of them; there data may become unavailable, but must not be missing without
+being named.
 
 An index may lag behind the file by a second after a power cut, and what was lost within that second
 can't be told from a torn write. So damage comes after the index is durable, and a damaged node does
@@ -32,12 +33,12 @@ CAPACITY_LEFT_BYTES = (0, 16 * 1024, 256 * 1024)
 
 def keeps_other_copies(plan: Plan) -> bool:
     """Return whether every record is on a second disk, which is not damaged."""
-    return plan.min_insync >= 2 and plan.is_damage_bounded
+    return plan.min_insync_replicas >= 2 and plan.is_damage_bounded
 
 
 def survives_damage(plan: Plan) -> bool:
     """Return whether one damaged disk takes nothing away, or the world may lose access to data."""
-    return plan.min_insync >= 2 or not plan.is_damage_bounded
+    return plan.min_insync_replicas >= 2 or not plan.is_damage_bounded
 
 
 # --- damage ---------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class FleetingTopic:
                     self.name,
                     partitions=PARTITIONS,
                     replication_factor=plan.replication_factor,
-                    min_insync=plan.min_insync,
+                    min_insync_replicas=plan.min_insync_replicas,
                     file_model=plan.file_model,
                     engine=plan.engine,
                     on_total_loss=UNAVAILABLE_ON_LOSS,

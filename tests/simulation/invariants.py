@@ -21,9 +21,9 @@ from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from icecore_node.context import Identity
 from icecore_node.identity.lease import Lease
-from icecore_node.roles.follower import Follower
-from icecore_node.roles.leader import Leader
-from icecore_node.serving.node_service import NodeService
+from icecore_node.replication.follower import Follower
+from icecore_node.replication.leader import Leader
+from icecore_node.serving.orders.node_service import NodeService
 from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.rocksdb_engine.log_judge import LogJudge
 from icecore_node.storage.segment_engine.segment_names import ASIDE, is_derived
@@ -75,7 +75,7 @@ class Invariants:
         self.tiering = TieringInvariants(world, self._note)
         self._world = world
         self._answered: dict[tuple[int, int], int] = {}
-        self._beats_ms: dict[tuple[int, int], float] = {}
+        self._heartbeats_ms: dict[tuple[int, int], float] = {}
         self._created: set[tuple[SimProcess | None, str]] = set()
         self._failed: set[tuple[SimProcess, int]] = set()
 
@@ -231,10 +231,10 @@ class Invariants:
                 for problem in shared_problems(host, name):
                     self._note(f"I17: {name} goes too early: {problem}")
 
-    def on_transaction(self, token: int, newest: int) -> None:
+    def on_transaction(self, coordinator_epoch: int, newest: int) -> None:
         """A metadata transaction was carried out."""
-        if token != newest:
-            self._note(f"I18: token {token} writes after token {newest}")
+        if coordinator_epoch != newest:
+            self._note(f"I18: coordinator epoch {coordinator_epoch} writes after {newest}")
 
     def on_sync(self, disk: SimDisk, process: SimProcess | None, *, is_done: bool) -> None:
         """A file is synced, or its disk refuses."""
@@ -245,14 +245,14 @@ class Invariants:
         elif (process, id(disk)) in self._failed:
             self._note("I21: it trusts a disk that has failed a sync")
 
-    def on_beat(self, session: Session) -> None:
+    def on_heartbeat(self, session: Session) -> None:
         """A coordinator hears a node."""
-        self._beats_ms[session.node_id, session.incarnation] = self._now_ms()
+        self._heartbeats_ms[session.node_id, session.incarnation] = self._now_ms()
 
     def on_lease(self, lease_ms: float) -> None:
         """A node believes that its lease is valid: a coordinator has heard it since."""
         node = self._this_node()
-        heard_ms = self._beats_ms.get((node.node_id, node.incarnation), -lease_ms)
+        heard_ms = self._heartbeats_ms.get((node.node_id, node.incarnation), -lease_ms)
         if self._now_ms() > heard_ms + lease_ms:
             self._note(f"lease: it counts on one that ended at {heard_ms + lease_ms:.3f} ms")
 
@@ -292,7 +292,7 @@ def _watched(seen: Invariants) -> list[Watched]:
         (StartUp, "judge", _judging(seen)),
         (SharedStartUp, "judge", _judging_shared(seen)),
         (LogJudge, "judge", _judging_in_database(seen)),
-        (NodeSessions, "beat", _beating(seen)),
+        (NodeSessions, "heartbeat", _sending_heartbeats(seen)),
         (Lease, "is_valid", _leasing(seen)),
         *handing_over(seen.hand_over),
         *tiering(seen.tiering),
@@ -347,7 +347,7 @@ def _transacting(seen: Invariants) -> Callable[[Any], Any]:
             is_done: bool = await original(self, *given)
             newest = self._db.execute("SELECT value FROM token").fetchone()[0]
             if is_done:
-                seen.on_transaction(self._token, int(newest))
+                seen.on_transaction(self._coordinator_epoch, int(newest))
             return is_done
 
         return txn
@@ -466,14 +466,14 @@ def _judging_in_database(seen: Invariants) -> Callable[[Any], Any]:
     return replace
 
 
-def _beating(seen: Invariants) -> Callable[[Any], Any]:
+def _sending_heartbeats(seen: Invariants) -> Callable[[Any], Any]:
     def replace(original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
-        def beat(self: NodeSessions, session: Session, request: Any) -> None:
-            seen.on_beat(session)
+        def heartbeat(self: NodeSessions, session: Session, request: Any) -> None:
+            seen.on_heartbeat(session)
             original(self, session, request)
 
-        return beat
+        return heartbeat
 
     return replace
 

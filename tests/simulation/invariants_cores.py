@@ -11,7 +11,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from icecore.model import Segment, SegmentState
-from icecore_node.roles.leader import Leader
+from icecore_node.replication.leader import Leader
 from icecore_replication.checked import Checked
 from icecore_replication.follower import FollowerCore
 from icecore_replication.invariants import InvariantError, check_maximal

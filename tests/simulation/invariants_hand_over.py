@@ -1,5 +1,5 @@
 """The invariants of a hand-over, checked with each step of it: one whole log is always on disk, and
-the record of the replica names its keeper (I17, I20)."""
+the record of the replica names its location (I17, I20)."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -47,7 +47,7 @@ class HandOverInvariants:
         if inode is None or not inode.is_durable(end.position):
             self._note(f"I17: segment {row.segment_id} is handed over and not durable in its file")
 
-    def on_dropped(self, keeper: str, identities: Sequence[SegmentIdentity]) -> None:
+    def on_dropped(self, location: str, identities: Sequence[SegmentIdentity]) -> None:
         """An engine lets go of logs: somebody else keeps them, or they are to be deleted."""
         host = self._host()
         if host is None:
@@ -55,9 +55,9 @@ class HandOverInvariants:
         ordered = files_to_delete(host)
         for identity in identities:
             for row in replica_rows(host, identity.segment_id):
-                is_kept_here = (row.engine, row.generation) == (keeper, identity.generation)
+                is_kept_here = (row.engine, row.generation) == (location, identity.generation)
                 if is_kept_here and file_name(identity_of(host, row)) not in ordered:
-                    self._note(f"I17: {keeper} lets go of segment {row.segment_id} and keeps it")
+                    self._note(f"I17: {location} lets go of segment {row.segment_id} and keeps it")
 
 
 Watched = tuple[type, str, Callable[[Any], Any]]
@@ -72,7 +72,7 @@ def watched(seen: HandOverInvariants) -> list[Watched]:
     )
     return [
         (HandOver, "_remember", _remembering(seen)),
-        *((engine, "drop", _dropping(seen, keeper)) for keeper, engine in engines),
+        *((engine, "drop", _dropping(seen, location)) for location, engine in engines),
     ]
 
 
@@ -88,11 +88,11 @@ def _remembering(seen: HandOverInvariants) -> Callable[[Any], Any]:
     return replace
 
 
-def _dropping(seen: HandOverInvariants, keeper: str) -> Callable[[Any], Any]:
+def _dropping(seen: HandOverInvariants, location: str) -> Callable[[Any], Any]:
     def replace(original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
         def drop(self: Any, identities: Sequence[SegmentIdentity]) -> None:
-            seen.on_dropped(keeper, identities)
+            seen.on_dropped(location, identities)
             original(self, identities)
 
         return drop

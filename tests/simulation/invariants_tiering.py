@@ -16,7 +16,7 @@ from icecore.tier_records import NO_ATTEMPT, TierRecord, TierState
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
-from icecore_node.tiering.manifest import (
+from icecore_node.remote.format.manifest import (
     MANIFEST,
     SUFFIXES,
     CopyName,

@@ -8,7 +8,7 @@ from icecore.errors import IcecoreError
 from tests.simulation.loop import SimLoop
 from tests.simulation.process import PROCESS
 
-UNDECIDED = re.compile(r"event=(page|recovery_undecided) segment_id=(\d+)")
+UNDECIDED = re.compile(r"event=(alert|recovery_undecided) segment_id=(\d+)")
 
 
 class SimLog(logging.Handler):
@@ -17,7 +17,7 @@ class SimLog(logging.Handler):
     def __init__(self, loop: SimLoop) -> None:
         super().__init__()
         self._loop = loop
-        self.pages: list[str] = []
+        self.alerts: list[str] = []
         """Calls for an operator."""
         self.undecided: dict[int, str] = {}
         """Segments that a coordinator said it could do nothing about, with its last words."""
@@ -31,8 +31,8 @@ class SimLog(logging.Handler):
         message = record.getMessage()
         if found := UNDECIDED.match(message):
             self.undecided[int(found[2])] = message
-        if message.startswith("event=page"):
-            self.pages.append(f"{process} called for help: {message}")
+        if message.startswith("event=alert"):
+            self.alerts.append(f"{process} called for help: {message}")
         if error is not None and not isinstance(error, IcecoreError):
             where = "".join(traceback.format_exception(error))
             self._loop.failures.append(f"{process} logged {message}: {where}")

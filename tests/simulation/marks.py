@@ -189,24 +189,34 @@ LOGGED: dict[str, str] = {
 """Mark to a pattern in a message of production's loggers."""
 
 CALLS: tuple[Call, ...] = (
-    Call("decided_by_s1", "icecore_coordinator.work.recovery_case:may_decide", _decided_by("S1")),
-    Call("decided_by_s3", "icecore_coordinator.work.recovery_case:may_decide", _decided_by("S3")),
-    Call("empty_segment_dropped", "icecore_coordinator.work.recovery:seal", _drops_empty),
+    Call(
+        "decided_by_s1",
+        "icecore_coordinator.work.recovery.recovery_case:may_decide",
+        _decided_by("S1"),
+    ),
+    Call(
+        "decided_by_s3",
+        "icecore_coordinator.work.recovery.recovery_case:may_decide",
+        _decided_by("S3"),
+    ),
+    Call("empty_segment_dropped", "icecore_coordinator.work.recovery.recovery:seal", _drops_empty),
     Call(
         "write_back_copied",
-        "icecore_node.upkeep.copying:SegmentCopier._append",
+        "icecore_node.maintenance.copying:SegmentCopier._append",
         _copied(is_repair=False),
     ),
     Call(
         "repair_copied",
-        "icecore_node.upkeep.copying:SegmentCopier._append",
+        "icecore_node.maintenance.copying:SegmentCopier._append",
         _copied(is_repair=True),
     ),
     Call("takeover_in_recovery", "icecore_coordinator.ledger:Ledger.open", _recovery_inherited),
-    Call("rolled_up", "icecore_coordinator.work.sealing:seal", _gains_replicas),
+    Call("rolled_up", "icecore_coordinator.work.segments.sealing:seal", _gains_replicas),
     Call("seal_aborted", "icecore_replication.sealing:roll_failed", _aborts_after_drain),
     Call(
-        "seal_refused_as_stale", "icecore_coordinator.work.sealing:LiveSealing.seal", _any_refused
+        "seal_refused_as_stale",
+        "icecore_coordinator.work.segments.sealing:LiveSealing.seal",
+        _any_refused,
     ),
     Call(
         "isr_shrunk",
@@ -229,13 +239,13 @@ CALLS: tuple[Call, ...] = (
         _refused(FencedError),
     ),
     Call(
-        "stale_token_at_node",
-        "icecore_node.serving.node_service:NodeService._check",
+        "stale_coordinator_epoch_at_node",
+        "icecore_node.serving.orders.node_service:NodeService._check",
         _refused(FencedError),
     ),
     Call(
-        "stale_token_at_store",
-        "icecore_coordinator.stores.sqlite_store:SqliteStore._check_token",
+        "stale_coordinator_epoch_at_store",
+        "icecore_coordinator.stores.sqlite_store:SqliteStore._check_coordinator_epoch",
         _refused(SupersededError),
     ),
     Call(

@@ -17,19 +17,19 @@ from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_coordinator.work.decided_case import DecidedCase
-from icecore_coordinator.work.recovery import Recovery
+from icecore_coordinator.work.recovery.decided_case import DecidedCase
+from icecore_coordinator.work.recovery.recovery import Recovery
 from icecore_node.identity.lease import Lease
+from icecore_node.maintenance.copying import SegmentCopier
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.replica.life import CopyWhole, Led
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.leader import Leader
-from icecore_node.serving import fencing
-from icecore_node.serving.node_service import NodeService
+from icecore_node.replication.leader import Leader
+from icecore_node.serving.orders import fencing
+from icecore_node.serving.orders.node_service import NodeService
 from icecore_node.storage.control.control_promises import Promises
-from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication import isr, recovery, sealing, watermark
 from icecore_replication.effects import CompleteProduce
 from icecore_replication.follower import FollowerCore
@@ -93,7 +93,8 @@ def follower_reports_log_end() -> Mistake:
 
 
 def lease_from_answer() -> Mistake:
-    """R1, R2: the lease is counted from when the answer to a beat came, not from the beat."""
+    """R1, R2: the lease is counted from when the answer to a heartbeat came, not from the
+    heartbeat."""
     renew = Lease.renew
 
     def late(self: Lease, sequence: int) -> None:
@@ -141,7 +142,7 @@ def dedupe_answers_before_commit() -> Mistake:
 def successor_skips_snapshot() -> Mistake:
     """R20: a new segment starts without the producers of the ones before."""
     return mock.patch(
-        "icecore_node.serving.opening.ProducerTable", lambda *snapshot: ProducerTable()
+        "icecore_node.serving.orders.opening.ProducerTable", lambda *snapshot: ProducerTable()
     )
 
 
@@ -225,8 +226,8 @@ def report_before_fence() -> Mistake:
 def fence_lost_on_crash() -> Mistake:
     """R30: promises are kept in memory only."""
 
-    def forget(self: Promises, promises: Sequence[tuple[int, int]], token: int) -> None:
-        self.check_token(token)
+    def forget(self: Promises, promises: Sequence[tuple[int, int]], coordinator_epoch: int) -> None:
+        self.check_coordinator_epoch(coordinator_epoch)
         self.note(promises)
 
     return patch(Promises, "persist", forget)
@@ -297,7 +298,9 @@ async def _rebuild(node: Assignments, segment: Segment) -> None:
         aside=SettingAside(context.store, table, damage),
     )
     with contextlib.suppress(IcecoreError):
-        async with seals._orders.carry_out(segment.segment_id, context.identity.token) as order:
+        async with seals._orders.carry_out(
+            segment.segment_id, context.identity.coordinator_epoch
+        ) as order:
             donor = context.peers.address(segment.leader)
             replica = await copier._create(order, segment, None, donor)
         replica.move(CopyWhole())
@@ -311,7 +314,7 @@ def one_member_decides() -> Mistake:
         members = tuple(node for node, reply in replies.items() if reply.intact)
         return Decision("S3", members) if set(members) & set(segment.isr) else None
 
-    return mock.patch("icecore_coordinator.work.recovery_case.may_decide", may_decide)
+    return mock.patch("icecore_coordinator.work.recovery.recovery_case.may_decide", may_decide)
 
 
 def s3_without_isr_clause() -> Mistake:
@@ -319,10 +322,10 @@ def s3_without_isr_clause() -> Mistake:
     acked is forgotten."""
 
     def may_decide(replies: Mapping[int, FenceReply], segment: Segment) -> Decision | None:
-        settings = replace(segment.settings, min_insync=segment.settings.quorum)
+        settings = replace(segment.settings, min_insync_replicas=segment.settings.quorum)
         return recovery.may_decide(replies, segment.changed(settings=settings))
 
-    return mock.patch("icecore_coordinator.work.recovery_case.may_decide", may_decide)
+    return mock.patch("icecore_coordinator.work.recovery.recovery_case.may_decide", may_decide)
 
 
 def seal_without_write_back() -> Mistake:
@@ -338,6 +341,6 @@ def seal_without_write_back() -> Mistake:
     return patch(Recovery, "_write_back_others", list_all)
 
 
-def token_not_compared() -> Mistake:
+def coordinator_epoch_not_compared() -> Mistake:
     """R36: whoever was coordinator once may still write."""
-    return patch(SqliteStore, "_check_token", lambda self: None)
+    return patch(SqliteStore, "_check_coordinator_epoch", lambda self: None)

@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from icecore_coordinator.work import admission, seal_checking
-from icecore_coordinator.work.case_calls import CaseCalls
-from icecore_coordinator.work.seal_checking import SealChecker
+from icecore_coordinator.work import admission
+from icecore_coordinator.work.recovery.case_calls import CaseCalls
+from icecore_coordinator.work.segments import seal_checking
+from icecore_coordinator.work.segments.seal_checking import SealChecker
+from icecore_node.maintenance import copying
+from icecore_node.maintenance.digests import DigestReporter
 from icecore_node.replica import order_checks
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.replica import Replica
-from icecore_node.upkeep import copying
-from icecore_node.upkeep.digests import DigestReporter
 from icecore_replication.seal_check import SealClaim
 from tests.simulation.mistakes import Mistake, patch
 
@@ -81,9 +82,9 @@ def recovery_promises_too_little() -> Mistake:
     return patch(CaseCalls, "_note_promise", lambda *_: None)
 
 
-def any_token_is_believed() -> Mistake:
-    """R65: a token may be as high as it likes."""
-    return patch(order_checks, "check_token", lambda *_: None)
+def any_coordinator_epoch_is_believed() -> Mistake:
+    """R65: a coordinator epoch may be as high as it likes."""
+    return patch(order_checks, "check_coordinator_epoch", lambda *_: None)
 
 
 def any_disk_is_let_in() -> Mistake:

@@ -41,5 +41,5 @@ def extraction_loses_the_last_batch() -> Mistake:
 
 
 def dropped_is_damage() -> Mistake:
-    """R40: who still reads a log when its new keeper has it takes what is missing for damage."""
+    """R40: who still reads a log when its new location has it takes what is missing for damage."""
     return patch(StoredBatches, "drop", lambda self: None)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from icecore.model import NodeId, Segment
 from icecore_coordinator.decisions import lossy_changes
-from icecore_coordinator.work import total_loss
+from icecore_coordinator.work.recovery import total_loss
 from icecore_node.replica.replica_log import ReplicaLog
 from icecore_node.storage.control.disk_identity import LastStop
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine

@@ -7,7 +7,7 @@ from icecore.client.lookup import partition_search
 from icecore.client.lookup.search_answer import Answer, Group, Question
 from icecore.model import SegmentId
 from icecore.v1 import data_pb2
-from icecore_node.serving.query_answer import PartitionAnswer
+from icecore_node.serving.query.query_answer import PartitionAnswer
 from tests.simulation.mistakes import Mistake, patch
 
 

@@ -8,8 +8,8 @@ from icecore.errors import NotCoordinatorError, UnavailableError
 from icecore.rpc.ports import UnaryHandler
 from icecore_coordinator.decisions.node_changes import Registration, register
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change
@@ -75,11 +75,11 @@ def log_may_go_back() -> Mistake:
 
 def watermarks_forgotten() -> Mistake:
     """R32: the watermarks that leaders told are gone with the coordinator."""
-    load = Heard.load
+    load = ReportedState.load
 
-    def forget(self: Heard) -> None:
+    def forget(self: ReportedState) -> None:
         load(self)
         for slot in self._slots.values():
             slot.high_watermarks.clear()
 
-    return patch(Heard, "load", forget)
+    return patch(ReportedState, "load", forget)

@@ -9,19 +9,19 @@ from typing import Any
 from icecore.errors import IcecoreError
 from icecore.model import Segment
 from icecore.v1 import coordinator_pb2
-from icecore_coordinator.work import start_states
+from icecore_coordinator.work.recovery import start_states
+from icecore_node.maintenance.copying import SegmentCopier
 from icecore_node.membership.registration import Gate
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica import reading
 from icecore_node.replica.life import Life
 from icecore_node.replica.orders import Order, Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.serving import fencing
-from icecore_node.serving.node_service import NodeService
-from icecore_node.serving.opening import Opening
+from icecore_node.serving.orders import fencing
+from icecore_node.serving.orders.node_service import NodeService
+from icecore_node.serving.orders.opening import Opening
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.replica_store import ReplicaStore
-from icecore_node.upkeep.copying import SegmentCopier
 from icecore_replication.producers import ProducerTable
 from tests.simulation.mistakes import Mistake, patch
 

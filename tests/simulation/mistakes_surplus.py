@@ -4,8 +4,8 @@ from typing import Any
 
 from icecore.model import Segment
 from icecore_coordinator.decisions import surplus_copies
-from icecore_coordinator.work.surplus import SurplusCopies
-from icecore_node.upkeep.deletions import Deletions
+from icecore_coordinator.work.copies.surplus import SurplusCopies
+from icecore_node.maintenance.deletions import Deletions
 from tests.simulation.mistakes import Mistake, patch
 
 

@@ -10,8 +10,8 @@ from icecore_coordinator.decisions import local_copies, tier_merging, tiering
 from icecore_coordinator.decisions.tiering import Sweeping
 from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
 from icecore_coordinator.state.records import Change, SegmentRecord
-from icecore_coordinator.work import merging, tier_sweeping, uploads
-from icecore_node.upkeep.copy_writer import CopyWriter
+from icecore_coordinator.work.remote import merging, tier_sweeping, uploads
+from icecore_node.remote.write.copy_writer import CopyWriter
 from tests.simulation.mistakes import Mistake, patch
 
 

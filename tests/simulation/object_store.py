@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from icecore.codec.batch import Buffer
-from icecore_node.tiering.object_store import (
+from icecore_node.remote.store.object_store import (
     PROBE_PREFIX,
     ByteRange,
     ObjectExistsError,

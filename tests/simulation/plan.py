@@ -28,7 +28,7 @@ class Plan:
     knobs: Knobs
     partitions: int = 2
     replication_factor: int = 3
-    min_insync: int = 2
+    min_insync_replicas: int = 2
     flush: FlushBounds | None = None
     """None = every append is synced before it counts."""
     on_total_loss: str = UNAVAILABLE_ON_LOSS

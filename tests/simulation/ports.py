@@ -168,10 +168,10 @@ class SimMetadataStore:
             self._faults.count("store_failing")
             raise StorageError("simulated: the store is out of order")
 
-    async def acquire_token(self) -> int:
+    async def acquire_coordinator_epoch(self) -> int:
         """See MetadataStore."""
         await self._begin()
-        return await self._inner.acquire_token()
+        return await self._inner.acquire_coordinator_epoch()
 
     async def get(self, key: str) -> Stored | None:
         """See MetadataStore."""

@@ -65,7 +65,7 @@ from tests.simulation.workload import TailReader, Traffic, create_topic, small_r
 
 HEAL_S = 60.0
 GIVEN_UP = "(on_total_loss)"
-"""In the page about a segment without a whole copy; whether that is so is judged in ``losses``."""
+"""In the alert about a segment without a whole copy; whether that is so is judged in ``losses``."""
 WORLD_S = 900.0
 LOOKUP_SWARM = "lookup_swarm"
 
@@ -167,7 +167,7 @@ def swarm_plan(seed: int) -> Plan:
         ),
         partitions=rng.choice([1, 2, 4]),
         replication_factor=replication_factor,
-        min_insync=rng.choice([1, 2, 2]) if replication_factor == 3 else 1,
+        min_insync_replicas=rng.choice([1, 2, 2]) if replication_factor == 3 else 1,
         nodes=rng.choice([3, 3, 4, 5]),
         producers=rng.choice([2, 3]),
         bursts=2_000,
@@ -382,7 +382,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
     history = world.history
     report.problems += world.loop.failures
     if plan.is_damage_bounded and not plan.may_page:
-        report.problems += [page for page in world.log.pages if GIVEN_UP not in page]
+        report.problems += [each for each in world.log.alerts if GIVEN_UP not in each]
     if plan.all_acked:
         for produce in history.produces:
             if produce.outcome is not Outcome.OK:

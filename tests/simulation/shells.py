@@ -18,17 +18,17 @@ from icecore_coordinator.timing import Timing
 from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
-from icecore_node.ports import ColdPorts, Executor, FileSystem, Index
+from icecore_node.ports import Executor, FileSystem, Index, RemotePorts
+from icecore_node.remote.ports import TierPorts
 from icecore_node.replica import reading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.control.keepers import FIRST_DISK
+from icecore_node.storage.control.replica_location import FIRST_DISK
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
 from icecore_node.storage.segment_engine.segment_log import StoreSettings
-from icecore_node.tiering.ports import TierPorts
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
 
@@ -85,7 +85,7 @@ class NodePorts:
     boot_id: str
     tier: TierPorts | None = None
     """The object store, if this life of the node has one."""
-    cold: ColdPorts | None = None
+    remote: RemotePorts | None = None
     """For reads of it."""
 
 
@@ -189,7 +189,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         folder=folder,
         metrics=NodeMetrics(),
         tier=ports.tier,
-        cold=ports.cold,
+        remote=ports.remote,
     )
 
 

@@ -26,7 +26,7 @@ def test_a_call_is_seen_by_what_it_answers() -> None:
     record = segment()
     reply = FenceReply(intact=True)
     with marks.watch() as hit:
-        may_decide = resolve_name("icecore_coordinator.work.recovery_case:may_decide")
+        may_decide = resolve_name("icecore_coordinator.work.recovery.recovery_case:may_decide")
         may_decide({}, record)
         assert not hit
         may_decide(dict.fromkeys(record.replicas, reply), record)

@@ -30,7 +30,7 @@ class Cluster:
         self.leader = f"node-{self.segment.leader}"
         self.follower = next(each for each in replicas if each != self.leader)
         self.stranger = next(each for each in world.hosts if each not in replicas)
-        self.token = world.shells[COORDINATOR].ledger.state.token
+        self.coordinator_epoch = world.shells[COORDINATOR].ledger.state.coordinator_epoch
         self.net = world.client("operator")[1]
 
     def node(self, name: str) -> Any:
@@ -41,7 +41,7 @@ class Cluster:
 
     async def order(self, name: str, method: str, request: Any) -> bytes:
         request.cluster_id = self.node(name).context.identity.cluster_id
-        request.token = request.token or self.token
+        request.coordinator_epoch = request.coordinator_epoch or self.coordinator_epoch
         request.incarnation = request.incarnation or self.node(name).context.identity.incarnation
         request.node_id = self.node(name).context.identity.node_id
         return await self.net.call(
@@ -272,8 +272,8 @@ def test_a_write_back_that_waits_for_its_donor_is_overtaken(comes: str) -> None:
             for _ in range(2)
         ]
         await asyncio.sleep(0.3)
-        token = cluster.token + (comes != "fence")
-        assert not (await cluster.fence(name, token=token)).intact
+        coordinator_epoch = cluster.coordinator_epoch + (comes != "fence")
+        assert not (await cluster.fence(name, coordinator_epoch=coordinator_epoch)).intact
         heal(cluster.world, cluster.leader, [name])
         assert [(await each).error.reason for each in waiting] == ["FENCED", "FENCED"]
         assert cluster.replica(name) is None

@@ -16,15 +16,15 @@ from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.tier_records import TierRecord, TierState, topic_folder
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_node.tiering.manifest import (
+from icecore_node.remote.format.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
     SUFFIXES,
     TieredDamageError,
     parse_manifest,
 )
-from icecore_node.tiering.stored_settings import SETTINGS_PATH, parse_settings
-from icecore_node.tiering.tiered_segment import open_tiered
+from icecore_node.remote.format.stored_settings import SETTINGS_PATH, parse_settings
+from icecore_node.remote.format.tiered_segment import open_tiered
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.expiring import ExpiringTopic
 from tests.simulation.invariants_tiering import copy_name

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from icecore.errors import ConflictError, ObjectStoreBusyError, ObjectStoreError
 from icecore.tier_records import topic_folder
-from icecore_node.tiering.table_file import TableFile, check_paths, to_add
+from icecore_node.remote.format.table_file import TableFile, check_paths, to_add
 from tests.simulation.object_store import SimBucket
 from tests.simulation.process import SimProcess
 

@@ -47,7 +47,7 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
             topic,
             partitions=plan.partitions,
             replication_factor=plan.replication_factor,
-            min_insync=plan.min_insync,
+            min_insync_replicas=plan.min_insync_replicas,
             file_model=plan.file_model or None,
             engine=plan.engine or None,
             flush_mode=FlushMode.ASYNC if plan.flush else FlushMode.SYNC,

@@ -252,7 +252,7 @@ def test_an_object_that_is_gone_ends_the_query(spark: SparkSession, tiering: Loc
 
 def test_wrong_arguments(spark: SparkSession, tiering: LocalCluster, half: str) -> None:
     for options, message in (
-        ({"tiered": "cold"}, "tiered is one of"),
+        ({"tiered": "remote"}, "tiered is one of"),
         ({"offsetRanges": "{}", "topicId": "00" * 16}, "are what this function plans"),
         ({"columns": "valeu"}, "no column valeu"),
     ):

@@ -23,7 +23,7 @@ from icecore_coordinator.state.records import (
 
 TOPIC = b"t" * 16
 KEY = (TOPIC, 0)
-SETTINGS = SegmentSettings(replication_factor=3, min_insync=2)
+SETTINGS = SegmentSettings(replication_factor=3, min_insync_replicas=2)
 DIGEST = b"d" * 32
 ALL = {1: 11, 2: 12, 3: 13}
 """Registered incarnation by node."""
@@ -66,7 +66,7 @@ def records(state: ClusterState) -> list[Record]:
 
 
 def registered(node_id: int, incarnation: int) -> NodeRecord:
-    """A node that has come for the first time, and has begun to beat."""
+    """A node that has come for the first time, and has begun to heartbeat."""
     return NodeRecord(
         node_id,
         disk_id=bytes([node_id]),

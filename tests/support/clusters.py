@@ -116,8 +116,8 @@ def _clear(bootstrap: str) -> None:
         while True:
             found = admin.describe_cluster()
             health = judge(found, admin.describe_topics())
-            # A coordinator that was started again knows disks from beats only: until then it takes
-            # a node for one that is up, but gives it nothing.
+            # A coordinator that was started again knows disks from heartbeats only: until then it
+            # takes a node for one that is up, but gives it nothing.
             are_heard = all(each.disks for each in found.nodes)
             if health.verdict is Verdict.HEALTHY and are_heard and not found.deleted_topics:
                 return

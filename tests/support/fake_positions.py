@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from icecore.errors import IcecoreError, PositionOvertakenError, UnknownTopicError
+from icecore.errors import IcecoreError, PositionConflictError, UnknownTopicError
 from icecore.rpc import convert
 from icecore.rpc.ports import CallContext
 from icecore.v1 import admin_pb2
@@ -56,7 +56,7 @@ class FakePositions:
         key = (request.name, each.topic_id, each.partition)
         offset, version, instance = self.saved.get(key, (0, 0, 0))
         if version != each.version:
-            raise PositionOvertakenError(offset=offset, version=version, instance=instance)
+            raise PositionConflictError(offset=offset, version=version, instance=instance)
         self.saved[key] = (each.offset, version + 1, request.instance)
         return version + 1
 

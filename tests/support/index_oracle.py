@@ -116,9 +116,9 @@ def check_all_ways(index: LogIndex, log: LogBuilder, rng: random.Random) -> list
     return check_found(index, log)
 
 
-def tend_all(index: LogIndex, steps_max: int = 100_000) -> int:
+def maintain_all(index: LogIndex, steps_max: int = 100_000) -> int:
     """Until there is nothing to do; how many steps that took."""
     for step in range(steps_max):
-        if not index.tend():
+        if not index.maintain():
             return step
     raise AssertionError("it never ends")

@@ -31,10 +31,10 @@ from icecore_node.replica import life as lives
 from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
-from icecore_node.serving.clear_records import append_record
-from icecore_node.serving.cold_segments import ColdSegments
-from icecore_node.serving.fetch import FetchHandler
-from icecore_node.serving.query import QueryHandler
+from icecore_node.serving.fetch.fetch import FetchHandler
+from icecore_node.serving.fetch.plain_records import append_record
+from icecore_node.serving.query.query import QueryHandler
+from icecore_node.serving.remote_segments import RemoteSegments
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import (
     ACTIVE_INDEX,
@@ -247,8 +247,8 @@ class QueryNode:
         )
         reading = ReplicaReading(self.context, cast(Any, self))
         heavy = HeavyWork(cast(Any, self.executor))
-        cold = ColdSegments(None, self.table)
-        self.queries = QueryHandler(self.context, self.table, reading, heavy, cold)
+        remote = RemoteSegments(None, self.table)
+        self.queries = QueryHandler(self.context, self.table, reading, heavy, remote)
         self.silent_ms = 0
         self.fetches = FetchHandler(
             self.context,
@@ -256,7 +256,7 @@ class QueryNode:
             self.readers,
             reading,
             heavy,
-            cold,
+            remote,
             silent_ms=lambda: self.silent_ms,
         )
 

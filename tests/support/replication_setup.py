@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 def settings(**changes: Any) -> SegmentSettings:
-    """RF 3, min_insync 2, unless told otherwise."""
-    return SegmentSettings(**{"replication_factor": 3, "min_insync": 2, **changes})
+    """RF 3, min_insync_replicas 2, unless told otherwise."""
+    return SegmentSettings(**{"replication_factor": 3, "min_insync_replicas": 2, **changes})
 
 
 def segment(**changes: Any) -> Segment:

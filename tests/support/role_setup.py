@@ -76,7 +76,7 @@ def _raise(_: object, broken: AssertionError) -> None:
 def context(worker: Worker, **changes: Any) -> NodeContext:
     """Return the context of node 1 in incarnation 11."""
     identity, cache = Identity(1), TailCache(1 << 20)
-    identity.register(b"", incarnation=11, token=1)
+    identity.register(b"", incarnation=11, coordinator_epoch=1)
     fields: dict[str, Any] = {
         "identity": identity,
         "clock": Clock(),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from icecore.codec import batch, row_group
-from icecore_node.cold.row_frames import row_frame
-from icecore_node.tiering.manifest import RowGroup
+from icecore_node.remote.format.manifest import RowGroup
+from icecore_node.remote.read.row_frames import row_frame
 from tests.support.tiered import FACTS, Source, tiered
 
 

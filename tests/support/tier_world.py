@@ -14,8 +14,8 @@ from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.local_copies import LocalCopies
-from icecore_coordinator.work.tiering import Tiering
+from icecore_coordinator.work.remote.local_copies import LocalCopies
+from icecore_coordinator.work.remote.tiering import Tiering
 from tests.support.cluster_states import ALL, Cluster, commit
 from tests.support.tier_states import COPY, tiered_topic
 
@@ -44,7 +44,7 @@ class TierWorld:
 
     def __init__(self, state: Cluster | None = None) -> None:
         self.state = state or tiered_topic()
-        self.state.token = 1
+        self.state.coordinator_epoch = 1
         self.clock = Clock()
         self.lost = asyncio.Event()
         self.asked: list[tuple[int, Any]] = []
@@ -55,7 +55,7 @@ class TierWorld:
         """The error that a call to a node ends with, by node id."""
         self.holds: asyncio.Event | None = None
         """The event that answers to uploads wait for; None = they do not wait."""
-        self.pages: list[str] = []
+        self.alerts: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Change], None]] = []
         self.timing = Timing(tier_reader_grace_ms=100, tier_closed_keep_ms=1_000)
@@ -71,7 +71,7 @@ class TierWorld:
             copies=CopyReports(),
             clock=self.clock,
             timing=self.timing,
-            pages=SimpleNamespace(page=lambda _, why: self.pages.append(why)),
+            alerts=SimpleNamespace(raise_alert=lambda _, why: self.alerts.append(why)),
         )
         self.tiering = Tiering(cast(Any, ports), self._spawn)
         self.local = LocalCopies(cast(Any, ports))

@@ -15,10 +15,10 @@ from icecore.codec.decoding import decode
 from icecore.errors import CorruptBatchError
 from icecore.model import Epoch, Generation, SegmentId
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering.manifest import Manifest, SegmentFacts, StoredObject
-from icecore_node.tiering.object_store import ObjectStore
-from icecore_node.tiering.parquet_object import EncodedObject, ParquetEncoder, raw_batches
-from icecore_node.tiering.tiered_segment import TieredSegment
+from icecore_node.remote.format.manifest import Manifest, SegmentFacts, StoredObject
+from icecore_node.remote.format.parquet_object import EncodedObject, ParquetEncoder, raw_batches
+from icecore_node.remote.format.tiered_segment import TieredSegment
+from icecore_node.remote.store.object_store import ObjectStore
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.support import poison
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering.access import MARKER_KEY, marker_of
-from icecore_node.tiering.manifest import Manifest
-from icecore_node.tiering.obstore_store import ObstoreStore, StoreSettings
-from icecore_node.tiering.parquet_object import raw_batches
-from icecore_node.tiering.table_file import table_file
-from icecore_node.tiering.topic_table import TopicTable
+from icecore_node.remote.access import MARKER_KEY, marker_of
+from icecore_node.remote.format.manifest import Manifest
+from icecore_node.remote.format.parquet_object import raw_batches
+from icecore_node.remote.format.table_file import table_file
+from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from tests.support import tiered
 
 

@@ -6,25 +6,33 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from icecore.codec.batch import Codec
-from icecore.model import Epoch, Generation, Incarnation, Segment, SegmentId, SegmentState, Token
+from icecore.model import (
+    CoordinatorEpoch,
+    Epoch,
+    Generation,
+    Incarnation,
+    Segment,
+    SegmentId,
+    SegmentState,
+)
 from icecore.rpc import convert
 from icecore.topic_settings import PARQUET_FORMAT
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.remote.access import TierAccess
+from icecore_node.remote.format.manifest import MANIFEST, CopyName, Manifest, parse_manifest
+from icecore_node.remote.format.stored_settings import StoredSettings
+from icecore_node.remote.ports import Table, TierPorts
+from icecore_node.remote.store.object_store import ObjectStore
+from icecore_node.remote.write.sweeping import Sweeper
+from icecore_node.remote.write.tier_tables import TierTables
+from icecore_node.remote.write.uploads import Uploads
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.reading import ReplicaReading
-from icecore_node.serving.node_service import NodeService
-from icecore_node.serving.tier_orders import TierOrders
-from icecore_node.tiering.access import TierAccess
-from icecore_node.tiering.manifest import MANIFEST, CopyName, Manifest, parse_manifest
-from icecore_node.tiering.object_store import ObjectStore
-from icecore_node.tiering.ports import Table, TierPorts
-from icecore_node.tiering.stored_settings import StoredSettings
+from icecore_node.serving.orders.node_service import NodeService
+from icecore_node.serving.orders.tier_orders import TierOrders
 from icecore_node.timing import NodeTiming
-from icecore_node.upkeep.sweeping import Sweeper
-from icecore_node.upkeep.tier_tables import TierTables
-from icecore_node.upkeep.uploads import Uploads
 from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.simulation.topic_table import SimTopicTable
@@ -61,12 +69,12 @@ class UploadNode(QueryNode):
         self.bucket = SimBucket()
         self.sim_tier = TierPorts(SimObjectStore(self.bucket, None), self.sim_table)
         self.tier = tier or self.sim_tier
-        self.disputes: list[str] = []
+        self.divergences: list[str] = []
         fields = {"tier_uploads_at_once": 2, "tier_upload_bytes_per_s": 0, **settings}
         shared = cast(Any, self.context)
         shared.store, shared.rng = self.store, Chance()
         shared.settings = SimpleNamespace(**fields, timing=NodeTiming())
-        shared.identity.register(CLUSTER, Incarnation(11), Token(1))
+        shared.identity.register(CLUSTER, Incarnation(11), CoordinatorEpoch(1))
         self.orders = Orders(self.context.identity)
         self.access = TierAccess(self.tier, cast(Any, Chance()), self.context.metrics, NodeTiming())
         reading = ReplicaReading(self.context, cast(Any, self))
@@ -105,9 +113,9 @@ class UploadNode(QueryNode):
         await self.access.look(self.tier.store)
         self.access._problem = None
 
-    def report_dispute(self, replica: object, why: str) -> None:
-        """As ``Damage.report_dispute``."""
-        self.disputes.append(why)
+    def report_divergence(self, replica: object, why: str) -> None:
+        """As ``Damage.report_divergence``."""
+        self.divergences.append(why)
 
     # --- segments -------------------------------------------------------------------------------
 
@@ -122,7 +130,7 @@ class UploadNode(QueryNode):
             self.append(segment_id, [], raw=poison.garbage(Codec.ZSTD))
         self.append(segment_id, _records(99), deltas=[0, 3, 4])
         self.seal(segment_id)
-        while self.store.index.tend():
+        while self.store.index.maintain():
             pass
         return self.segment(segment_id)
 
@@ -242,7 +250,7 @@ class UploadNode(QueryNode):
     def _head(self, changes: dict[str, Any]) -> dict[str, Any]:
         return {
             "cluster_id": CLUSTER,
-            "token": self.context.identity.token,
+            "coordinator_epoch": self.context.identity.coordinator_epoch,
             "incarnation": 11,
             "node_id": 1,
             **changes,

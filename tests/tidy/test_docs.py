@@ -114,7 +114,7 @@ def test_prose_names_what_there_is() -> None:
         (unknown_settings, "| what | argument |\n|---|---|\n| a | `linger_s` |"),
         (unknown_rules, "as R999 says"),
         (unknown_identifiers, "`a_name_of_nothing`"),
-        (unknown_tests, "unit `heard`, `nothing_at_all`; cluster `cli`"),
+        (unknown_tests, "unit `reported_state`, `nothing_at_all`; cluster `cli`"),
     ],
 )
 def test_rule_bites(finder: Finder, text: str) -> None:
@@ -124,8 +124,8 @@ def test_rule_bites(finder: Finder, text: str) -> None:
 @pytest.mark.parametrize(
     ("finder", "text"),
     [
-        (near_nothing, "`roles/leader.py`, `tests/simulation/faults_*.py`, docs/PROTOCOL.md"),
-        (near_nothing, "# a\nin `icecore_node/roles/`, `leader.py` and `follower.py`"),
+        (near_nothing, "`replication/leader.py`, `tests/simulation/faults_*.py`, docs/PROTOCOL.md"),
+        (near_nothing, "# a\nin `icecore_node/replication/`, `leader.py` and `follower.py`"),
         (near_nothing, "test_<file>.py and https://example.org/x.md"),
         (unknown_targets, "```\nicecore fetch t  # retries make no duplicates\n```"),
         (unknown_commands, "`icecore --json topic list --deleted --timeout 3`, `icecore.dev.X`"),

@@ -27,7 +27,7 @@ PRODUCTION = tuple(FOLDERS)
 
 BY_ROWS = ("TopicSettings", "SegmentSettings")
 FRAMED = "icecore/rpc/framing.py puts header and batches together, and apart, by hand"
-CLEAR = "for clients without the batch codec, which send and get clear records"
+CLEAR = "for clients without the batch codec, which send and get plain records"
 BY_NAME = "for clients that do not ask for the topic's id first"
 RANGES = "for clients that ask a node for all its pages; ours says by offsets where to go on"
 QUOTAS = "clients obey it; no node has quotas yet"
@@ -116,25 +116,25 @@ WRITERS = """
 from icecore.v1 import coordinator_pb2 as pb
 
 def make() -> bytes:
-    beat = pb.HeartbeatRequest(incarnation=1)
-    beat.sequence = 2
-    beat.unknown_segment_ids.extend([3])
-    beat.led.add(segment_id=4)
+    heartbeat = pb.HeartbeatRequest(incarnation=1)
+    heartbeat.sequence = 2
+    heartbeat.unknown_segment_ids.extend([3])
+    heartbeat.led.add(segment_id=4)
     plain.draining = True
-    return beat.SerializeToString()
+    return heartbeat.SerializeToString()
 """
 READERS = """
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.rpc.framing import parse
 
 def take(body: bytes, plain: Plain) -> None:
-    beat = parse(pb.HeartbeatRequest, body)
-    print(beat.incarnation, plain.draining)
-    print([each.segment_id for each in beat.led], plain.node_id)
-    tell(beat, lambda led: led.high_watermark)
+    heartbeat = parse(pb.HeartbeatRequest, body)
+    print(heartbeat.incarnation, plain.draining)
+    print([each.segment_id for each in heartbeat.led], plain.node_id)
+    tell(heartbeat, lambda led: led.high_watermark)
 
-def tell(beat: pb.HeartbeatRequest, of: Any) -> int:
-    return beat.sequence
+def tell(heartbeat: pb.HeartbeatRequest, of: Any) -> int:
+    return heartbeat.sequence
 """
 
 
@@ -175,7 +175,7 @@ def test_a_field_that_loses_its_writer_is_missed() -> None:
     [path] = [
         m.path
         for m in all_modules()
-        if m.path.endswith("roles/leader.py") and m.package == "icecore_node"
+        if m.path.endswith("replication/leader.py") and m.package == "icecore_node"
     ]
     text = next(m.text for m in all_modules() if m.path == path)
     assert "length_bytes=replica.log.tail.length_bytes" in text

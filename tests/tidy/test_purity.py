@@ -45,7 +45,7 @@ ADAPTERS = frozenset(
         "icecore_node.storage.rocksdb_engine.rocks_database",
         "icecore_node.io.executor",
         "icecore_node.io.thread_pool",
-        "icecore_node.tiering.webhdfs_store",
+        "icecore_node.remote.store.webhdfs_store",
         "icecore_coordinator.__main__",
     }
 )

@@ -59,7 +59,7 @@ def _can_be_decided(
     quorum = segment.settings.quorum
     if len(others) < max(1, len(segment.replicas) - quorum + 1):
         return False
-    return segment.settings.min_insync >= quorum or not set(others).isdisjoint(segment.isr)
+    return segment.settings.min_insync_replicas >= quorum or not set(others).isdisjoint(segment.isr)
 
 
 def check_disk(state: ClusterState, live: Liveness, node_id: NodeId, has_copy: HasCopy) -> None:

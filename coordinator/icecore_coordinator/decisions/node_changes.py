@@ -96,7 +96,7 @@ def register(
         state: The cluster.
         live: Who is connected now.
         asked: By whom.
-        disk_counter: The highest one that this node ever beat with.
+        disk_counter: The highest one that this node ever sent a heartbeat with.
 
     Returns:
         The change (its one record is the node's), and whether the folder is older than one that

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
-    PositionOvertakenError,
+    PositionConflictError,
     UnknownTopicError,
 )
 from icecore.model import TOPIC_NAME
@@ -149,13 +149,13 @@ def _refusal(
     if save.version == (stored.version if stored is not None else 0):
         return None
     if stored is None:
-        return PositionOvertakenError(
+        return PositionConflictError(
             f"{where}: the saved position was deleted meanwhile",
             topic=topic.name,
             partition=save.partition,
             version=0,
         )
-    return PositionOvertakenError(
+    return PositionConflictError(
         f"{where}: another reader has saved offset {stored.offset} under this name meanwhile",
         topic=topic.name,
         partition=save.partition,

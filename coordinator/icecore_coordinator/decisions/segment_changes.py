@@ -114,7 +114,8 @@ def open_tail(state: ClusterState, live: Liveness, opening: Opening) -> Change:
 
     Raises:
         ConflictError: the segment is not PREPARED any more, or the partition has a tail.
-        NotEnoughReplicasError: fewer than min_insync confirmations are of registered incarnations.
+        NotEnoughReplicasError: fewer than min_insync_replicas confirmations are of registered
+            incarnations.
         UnknownTopicError: the topic is deleted.
     """
     record = _prepared_record(state, opening.segment_id)
@@ -163,7 +164,8 @@ def seal(
 
     Raises:
         ConflictError: the record changed since, or the successor is not PREPARED any more.
-        NotEnoughReplicasError: fewer than min_insync verified replicas or valid confirmations.
+        NotEnoughReplicasError: fewer than min_insync_replicas verified replicas or valid
+            confirmations.
         InvalidRequestError: the end is below the base.
     """
     record = _at_version(state, sealing.segment_id, sealing.version)
@@ -179,10 +181,9 @@ def seal(
     if is_empty and successor is None and (is_live or awaits_topic(state, segment)):
         raise NotEnoughReplicasError("an empty segment stays until its successor can be opened")
     is_lost = sealing.is_lossy and not sealing.replicas
-    if not is_empty and not is_lost and len(sealing.replicas) < segment.settings.min_insync:
-        raise NotEnoughReplicasError(
-            f"{len(sealing.replicas)} verified replicas, {segment.settings.min_insync} needed"
-        )
+    needed, found = segment.settings.min_insync_replicas, len(sealing.replicas)
+    if not is_empty and not is_lost and found < needed:
+        raise NotEnoughReplicasError(f"{found} verified replicas, {needed} needed")
     moved = updated(partition, tail_segment_id=0, next_base_offset=sealing.end_offset)
     change = Change()
     if successor is not None:
@@ -389,7 +390,7 @@ def _opened(
         for each in segment.replicas
         if each in opening.confirmed and opening.confirmed[each] == state.incarnation(each) > 0
     )
-    needed = segment.settings.min_insync
+    needed = segment.settings.min_insync_replicas
     if len(members) < max(needed, 1):
         raise NotEnoughReplicasError(
             f"segment {segment.segment_id}: {len(members)} nodes confirmed, {needed} needed"

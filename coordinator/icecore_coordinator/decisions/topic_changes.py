@@ -54,17 +54,17 @@ def completed(settings: SegmentSettings, nodes: int) -> SegmentSettings:
     """Settings with the defaults that depend on the cluster, or on one another, filled in.
 
     Args:
-        settings: ``replication_factor`` and ``min_insync`` may be 0 = not given, ``on_total_loss``
-            empty.
+        settings: ``replication_factor`` and ``min_insync_replicas`` may be 0 = not given,
+            ``on_total_loss`` empty.
         nodes: How many are up.
     """
     factor = settings.replication_factor or max(1, min(DEFAULT_REPLICATION_FACTOR, nodes))
-    in_sync = settings.min_insync or (2 if factor >= DEFAULT_REPLICATION_FACTOR else 1)
+    in_sync = settings.min_insync_replicas or (2 if factor >= DEFAULT_REPLICATION_FACTOR else 1)
     usual = RESTART_EMPTY if settings.engine == MEMORY_ENGINE else UNAVAILABLE_ON_LOSS
     return replace(
         settings,
         replication_factor=factor,
-        min_insync=in_sync,
+        min_insync_replicas=in_sync,
         on_total_loss=settings.on_total_loss or usual,
     )
 
@@ -80,9 +80,10 @@ def check_settings(settings: SegmentSettings, nodes: int) -> None:
     factor = settings.replication_factor
     check_values(settings)
     check_storage(settings)
-    if settings.min_insync > factor:
+    if settings.min_insync_replicas > factor:
         raise InvalidRequestError(
-            f"min_insync {settings.min_insync} is above replication_factor {factor}: with fewer "
+            f"min_insync_replicas {settings.min_insync_replicas} is above "
+            f"replication_factor {factor}: with fewer "
             "copies no acks=all could be answered"
         )
     for larger in ("batch_bytes_max", "uncompressed_bytes_max"):

@@ -1,7 +1,7 @@
 """Reports of nodes about their own copies: UNKNOWN ones, ones that take no appends, ones that lack
 room.
 
-The reports are not stored: the first beat of each stream repeats all of them.
+The reports are not stored: the first heartbeat of each stream repeats all of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -100,7 +100,7 @@ A = TypeVar("A", bound=_Answer)
 
 
 class NodeCalls:
-    """NodeService of all nodes. Every call carries the cluster id, the coordinator's token and the
+    """NodeService of all nodes. Every call carries the cluster id, the coordinator's epoch and the
     incarnation that it is meant for.
 
     All raise what ``Net.call`` raises, UnavailableError for nodes that never registered, and
@@ -147,7 +147,7 @@ class NodeCalls:
         are for one process."""
         return {
             "cluster_id": self._state.cluster_id,
-            "token": self._state.token,
+            "coordinator_epoch": self._state.coordinator_epoch,
             "node_id": node_id,
             "incarnation": self._state.incarnation(node_id),
         }

@@ -49,7 +49,7 @@ class Outbox:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_closed: bool = False
     answer: int = 0
-    """Sequence of the newest beat that was not answered yet."""
+    """Sequence of the newest heartbeat that was not answered yet."""
     is_full: bool = True
     nodes: bool = True
     may_leave: bool = False
@@ -147,7 +147,7 @@ class Pushes:
         return found
 
     async def write(self, outbox: Outbox, stream: ServerStream) -> None:
-        """Send answers to beats, and pushes, until the outbox is closed."""
+        """Send answers to heartbeats, and pushes, until the outbox is closed."""
         while True:
             await outbox.wake.wait()
             outbox.wake.clear()
@@ -161,7 +161,9 @@ class Pushes:
 
     def next_message(self, outbox: Outbox) -> pb.HeartbeatResponse:
         """As much of what is queued as one message takes; the queue is shorter after it."""
-        message = pb.HeartbeatResponse(token=self._state.token, sequence=outbox.answer)
+        message = pb.HeartbeatResponse(
+            coordinator_epoch=self._state.coordinator_epoch, sequence=outbox.answer
+        )
         outbox.answer = 0
         message.may_leave = outbox.may_leave
         message.topics_version = self._topics_version()

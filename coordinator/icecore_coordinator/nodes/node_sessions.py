@@ -19,10 +19,10 @@ from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import DiskUsage
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
-from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_pushes import Outbox, Pushes
-from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
@@ -55,7 +55,7 @@ class Session:
 
     node_id: NodeId
     incarnation: Incarnation
-    last_beat_ms: float
+    last_heartbeat_ms: float
     outbox: Outbox
 
     @property
@@ -82,9 +82,9 @@ class NodeSessions:
         state: The cluster.
         live: Kept up to date.
         pushes: What goes down each stream.
-        heard: Takes in the numbers that beats tell.
-        copies: Takes in what beats tell of damaged copies.
-        pages: For what a person must look at.
+        heard: Takes in the numbers that heartbeats tell.
+        copies: Takes in what heartbeats tell of damaged copies.
+        alerts: For what a person must look at.
         clock: Monotonic time of leases.
         lease_ms: How long a silent node stays up.
         on_status: Called after a node changed between up and down.
@@ -96,9 +96,9 @@ class NodeSessions:
         state: ClusterState,
         live: Liveness,
         pushes: Pushes,
-        heard: Heard,
+        heard: ReportedState,
         copies: CopyReports,
-        pages: Pages,
+        alerts: Alerts,
         clock: Clock,
         lease_ms: float,
         on_status: Callable[[], None],
@@ -108,7 +108,7 @@ class NodeSessions:
         self._pushes = pushes
         self._heard = heard
         self._copies = copies
-        self._pages = pages
+        self._alerts = alerts
         self._clock = clock
         self._lease_ms = lease_ms
         self._on_status = on_status
@@ -146,12 +146,12 @@ class NodeSessions:
             event(_log, logging.WARNING, "late_tick", late_ms=round(now - self._last_tick_ms))
             self._grace_until_ms = self._late_until_ms = now + self._lease_ms
             for session in self._sessions.values():
-                session.last_beat_ms = now
+                session.last_heartbeat_ms = now
             for node_id in self._deadlines:
                 self._deadlines[node_id] = self._grace_until_ms
         self._last_tick_ms = now
         for session in list(self._sessions.values()):
-            if now - session.last_beat_ms > self._lease_ms:
+            if now - session.last_heartbeat_ms > self._lease_ms:
                 self._close(session)
                 self._set_down(session.node_id, "lease expired")
         for node_id, deadline in list(self._deadlines.items()):
@@ -162,7 +162,7 @@ class NodeSessions:
     # --- registration ---------------------------------------------------------------------------
 
     def note_registered(self, known: Registered) -> None:
-        """A node got an incarnation; its first beat will activate it."""
+        """A node got an incarnation; its first heartbeat will activate it."""
         self._registered[known.registration.node_id] = known
 
     def registered(self, node_id: NodeId) -> Registered | None:
@@ -170,7 +170,7 @@ class NodeSessions:
         return self._registered.get(node_id)
 
     def usage(self, node_id: NodeId) -> Usage:
-        """Return the disk usage that the node reported last; zeros before its first beat."""
+        """Return the disk usage that the node reported last; zeros before its first heartbeat."""
         return self._usage.get(node_id, Usage())
 
     # --- streams --------------------------------------------------------------------------------
@@ -195,10 +195,10 @@ class NodeSessions:
         self._nodes_changed()
         return session
 
-    def beat(self, session: Session, request: pb.HeartbeatRequest) -> None:
+    def heartbeat(self, session: Session, request: pb.HeartbeatRequest) -> None:
         """Take in one heartbeat and answer it soon."""
         node_id = session.node_id
-        session.last_beat_ms = self._clock.monotonic_ms()
+        session.last_heartbeat_ms = self._clock.monotonic_ms()
         session.outbox.answer = request.sequence
         session.outbox.wake.set()
         self._usage[node_id] = Usage(
@@ -210,11 +210,11 @@ class NodeSessions:
         self._copies.deleted.note(node_id, convert.segment_ids(request.deleted_segment_ids))
         self._copies.note_crowded(node_id, convert.segment_ids(request.crowded_segment_ids))
         self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
-        for segment_id in convert.segment_ids(request.disputed_segment_ids):
-            self._pages.page(segment_id, f"node {node_id}: a replica differs from another")
+        for segment_id in convert.segment_ids(request.diverged_segment_ids):
+            self._alerts.raise_alert(segment_id, f"node {node_id}: a replica differs from another")
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
-        self._heard.beat(node_id, request)
+        self._heard.heartbeat(node_id, request)
         self.note_told(node_id, [SegmentId(each.segment_id) for each in request.led])
         state = NodeState.UP
         if request.leaving:
@@ -233,13 +233,14 @@ class NodeSessions:
             self._nodes_changed()
 
     def note_told(self, node_id: NodeId, segment_ids: Collection[SegmentId]) -> None:
-        """A node holds or leads these. What this metadata store has not given out yet is paged."""
+        """A node holds or leads these. What this metadata store has not given out yet raises an
+        alert."""
         if unborn := unborn_segments(self._state, segment_ids):
             why = (
                 f"node {node_id} has it, and this metadata store has not given it out yet: is the "
                 "store an old copy? then stop the coordinator and put back the newest"
             )
-            self._pages.page(max(unborn), why)
+            self._alerts.raise_alert(max(unborn), why)
 
     def _note_fenced(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """Promises keep the node out of ACTIVE segments: nobody but a recovery may have asked for

@@ -1,8 +1,8 @@
 """When each topic changed last, counted in changes: what a node that follows them has yet to hear.
 
-Versions belong to one coordinator process: another one counts anew, under another token. What went
-is remembered for a while, and who was away for longer than that begins anew, as everybody does at
-first. Pure.
+Versions belong to one coordinator process: another one counts anew, under another coordinator
+epoch. What went is remembered for a while, and who was away for longer than that begins anew, as
+everybody does at first. Pure.
 """
 
 from collections import OrderedDict

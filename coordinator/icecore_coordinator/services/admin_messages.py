@@ -17,9 +17,9 @@ from icecore.v1.common_pb2 import NodeInfo
 from icecore.v1.coordinator_pb2 import SegmentAssignment
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
-from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.node_sessions import NodeSessions
-from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     NodeLoad,
@@ -37,7 +37,7 @@ from icecore_coordinator.state.records import (
     is_prepared,
     is_under_replicated,
 )
-from icecore_coordinator.work.tier_nodes import readers_of
+from icecore_coordinator.work.remote.tier_nodes import readers_of
 
 SEGMENTS_PER_PAGE = 1_000
 SEGMENTS_PER_PAGE_MAX = 10_000
@@ -47,14 +47,14 @@ OF_ENGINE = ("engine", "file_model", "on_total_loss")
 def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None) -> SegmentSettings:
     """Segment settings of a message; fields that it does not say stay as ``given``.
 
-    Without ``given``, replication_factor and min_insync may come out as 0 = not said.
+    Without ``given``, replication_factor and min_insync_replicas may come out as 0 = not said.
 
     Raises:
         InvalidRequestError: A setting of the message, of segments or not, is out of its range.
     """
     for name, value in said(message).items():
         check_value(name, value)
-    unsaid = SegmentSettings(replication_factor=0, min_insync=0, on_total_loss="")
+    unsaid = SegmentSettings(replication_factor=0, min_insync_replicas=0, on_total_loss="")
     return settings_with(given or unsaid, message)
 
 
@@ -103,8 +103,8 @@ class Describer:
         *,
         state: ClusterState,
         live: Liveness,
-        heard: Heard,
-        pages: Pages,
+        heard: ReportedState,
+        alerts: Alerts,
         sessions: NodeSessions,
         recoveries: Callable[[], int],
     ) -> None:
@@ -113,14 +113,14 @@ class Describer:
             state: The cluster.
             live: Who is up.
             heard: Knows the newest watermarks.
-            pages: What a person must look at.
+            alerts: What a person must look at.
             sessions: Know what nodes said of their disks.
             recoveries: How many recovery-seals this process has done.
         """
         self._state = state
         self._live = live
         self._heard = heard
-        self._pages = pages
+        self._alerts = alerts
         self._sessions = sessions
         self._recoveries = recoveries
 
@@ -230,7 +230,7 @@ class Describer:
         loads = load_of_nodes(state)
         return pb.DescribeClusterResponse(
             cluster_id=state.cluster_id,
-            token=state.token,
+            coordinator_epoch=state.coordinator_epoch,
             nodes=[
                 self._node(each.node_id, loads) for each in state.nodes.values() if each.incarnation
             ],
@@ -248,14 +248,14 @@ class Describer:
             min_copies=min(totals.copies, default=0),
             recoveries=self._recoveries(),
             offline_partitions=partitions - active,
-            pages=[
-                pb.Page(
+            alerts=[
+                pb.Alert(
                     segment_id=each.segment_id,
                     why=each.why,
                     first_at_ms=each.first_at_ms,
                     last_at_ms=each.last_at_ms,
                 )
-                for each in self._pages
+                for each in self._alerts
             ],
         )
 

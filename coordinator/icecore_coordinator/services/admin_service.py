@@ -28,8 +28,8 @@ from icecore_coordinator.services.admin_messages import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import TopicRecord
-from icecore_coordinator.work.lossy_acts import LossyActs
 from icecore_coordinator.work.record_deletion import RecordDeletion
+from icecore_coordinator.work.recovery.lossy_acts import LossyActs
 from icecore_coordinator.work.topics import Topics
 
 
@@ -179,11 +179,11 @@ class AdminService:
         response = pb.GetMetadataResponse(
             cluster_id=self._state.cluster_id,
             nodes=self._describer.nodes(),
-            token=self._state.token,
+            coordinator_epoch=self._state.coordinator_epoch,
             version=self._versions.version,
             tells_changes=True,
         )
-        is_mine = request.known_token == self._state.token
+        is_mine = request.known_coordinator_epoch == self._state.coordinator_epoch
         since = self._versions.known_since(request.known_version) if is_mine else 0
         for name in dict.fromkeys(request.topics):
             await turns.give()

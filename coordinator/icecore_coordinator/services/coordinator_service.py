@@ -38,7 +38,7 @@ from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.work.admission import Admission
 from icecore_coordinator.work.producer_naming import ProducerNaming
-from icecore_coordinator.work.sealing import Asker, LiveSealing, Sealed, SealReport
+from icecore_coordinator.work.segments.sealing import Asker, LiveSealing, Sealed, SealReport
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
 
@@ -75,7 +75,7 @@ class CoordinatorService:
         self._ledger = ports.ledger
         self._live = ports.live
         self._heard = ports.heard
-        self._pages = ports.pages
+        self._alerts = ports.alerts
         self._timing = ports.timing
         self._admission = admission
         self._sessions = sessions
@@ -152,7 +152,7 @@ class CoordinatorService:
         return pb.RegisterResponse(
             cluster_id=state.cluster_id,
             incarnation=known.incarnation,
-            token=state.token,
+            coordinator_epoch=state.coordinator_epoch,
             heartbeat_ms=self._timing.heartbeat_ms,
             lease_ms=self._timing.lease_ms,
             protocol_version=PROTOCOL_VERSION,
@@ -172,7 +172,7 @@ class CoordinatorService:
         session = await self._admission.connect(
             NodeId(request.node_id), Incarnation(request.incarnation)
         )
-        reader = asyncio.ensure_future(self._read_beats(session, stream, request))
+        reader = asyncio.ensure_future(self._read_heartbeats(session, stream, request))
         writer = asyncio.ensure_future(self._pushes.write(session.outbox, stream))
         try:
             await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
@@ -191,12 +191,12 @@ class CoordinatorService:
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
-    async def _read_beats(
+    async def _read_heartbeats(
         self, session: Session, stream: ServerStream, first: pb.HeartbeatRequest
     ) -> None:
-        self._sessions.beat(session, first)
+        self._sessions.heartbeat(session, first)
         while (body := await stream.read()) is not None:
-            self._sessions.beat(session, parse(pb.HeartbeatRequest, body))
+            self._sessions.heartbeat(session, parse(pb.HeartbeatRequest, body))
 
     async def alter_isr(self, body: Received, _: CallContext) -> bytes:
         """Compare-and-set of in-sync sets."""
@@ -319,21 +319,21 @@ class CoordinatorService:
         errors = [
             result
             if isinstance(result, IcecoreError)
-            else self._digest_dispute(SegmentId(each.segment_id))
+            else self._digest_divergence(SegmentId(each.segment_id))
             for each, result in zip(request.digests, results, strict=True)
         ]
         return pb.ReportDigestsResponse(
             errors=[error_to_proto(each) for each in errors]
         ).SerializeToString()
 
-    def _digest_dispute(self, segment_id: SegmentId) -> ConflictError | None:
+    def _digest_divergence(self, segment_id: SegmentId) -> ConflictError | None:
         """Replicas report different digests and no two the same one: each is to look again."""
         record = self._ledger.state.segments.get(segment_id)
         nodes = disagreeing(record) if record else ()
         if not nodes:
             return None
         why = f"nodes {list(nodes)} report different full digests"
-        self._pages.page(segment_id, why)
+        self._alerts.raise_alert(segment_id, why)
         return ConflictError(why)
 
     async def allocate_producer_ids(self, body: Received, _: CallContext) -> bytes:

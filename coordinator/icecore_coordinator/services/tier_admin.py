@@ -28,8 +28,8 @@ from icecore_coordinator.services.admin_messages import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import TopicRecord
-from icecore_coordinator.work.merging import Merging
-from icecore_coordinator.work.tier_import import TierImport
+from icecore_coordinator.work.remote.merging import Merging
+from icecore_coordinator.work.remote.tier_import import TierImport
 
 GROUPS_PER_PAGE = 2_000
 TARGET_BYTES_MAX = 64 << 30

@@ -36,13 +36,13 @@ class TopicMirroring:
             raise WrongClusterError(
                 f"this is cluster {state.cluster_id.hex()}, not {request.cluster_id.hex()}"
             )
-        is_mine = request.token == state.token
+        is_mine = request.coordinator_epoch == state.coordinator_epoch
         since = versions.known_since(request.since_version) if is_mine else 0
         is_next = is_mine and since == request.since_version
         after = request.after_version if is_next else 0
         response = pb.FollowTopicsResponse(
             cluster_id=state.cluster_id,
-            token=state.token,
+            coordinator_epoch=state.coordinator_epoch,
             since_version=since,
             after_version=after,
             version=versions.version,

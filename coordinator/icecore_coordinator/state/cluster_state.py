@@ -11,16 +11,16 @@ from typing import TypeAlias
 
 from icecore.errors import InternalError, TopicExistsError, UnknownTopicError
 from icecore.model import (
+    NO_COORDINATOR_EPOCH,
     NO_INCARNATION,
     NO_SEGMENT,
-    NO_TOKEN,
+    CoordinatorEpoch,
     Incarnation,
     NodeId,
     NodeInfo,
     Segment,
     SegmentId,
     SegmentState,
-    Token,
 )
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord, retired
 from icecore_coordinator.state.counts import OpenSegments, Totals
@@ -31,13 +31,13 @@ from icecore_coordinator.state.records import (
     ClusterRecord,
     CounterRecord,
     DeletedRecord,
-    HeardRecord,
     NodeRecord,
     PartitionKey,
     PartitionRecord,
     PositionRecord,
     ProducerRecord,
     Record,
+    ReportedStateRecord,
     SegmentRecord,
     TopicRecord,
     drop,
@@ -70,8 +70,8 @@ class ClusterState:
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
     positions: PositionIndex[PositionRecord] = field(default_factory=PositionIndex)
     """Positions that readers saved."""
-    heard: dict[int, HeardRecord] = field(default_factory=dict)
-    """As stored, by slot; ``icecore_coordinator.nodes.heard`` has what is newer."""
+    heard: dict[int, ReportedStateRecord] = field(default_factory=dict)
+    """As stored, by slot; ``icecore_coordinator.nodes.reported_state`` has what is newer."""
     unsealed: dict[SegmentId, None] = field(default_factory=dict)
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
     open: OpenSegments = field(default_factory=OpenSegments)
@@ -96,8 +96,8 @@ class ClusterState:
     """Counts over all of them."""
     tiers: TierIndex = field(default_factory=TierIndex)
     """Index of the segments in object storage, and of those that could go there."""
-    token: Token = NO_TOKEN
-    """Token of the coordinator that reads and writes this state; 0 before it has one."""
+    coordinator_epoch: CoordinatorEpoch = NO_COORDINATOR_EPOCH
+    """Epoch of the coordinator that reads and writes this state; 0 before it has one."""
     counted_ms: int = 0
     """How much time coordinators have counted until now; the ledger moves it before each decision.
     No wall clock moves it, and it may stand still, so ages by it are never too high (R73)."""
@@ -144,7 +144,7 @@ class ClusterState:
                     self.deleted_held[record.segment_id] = None
             case ProducerRecord():
                 self.producers[record.name] = record
-            case HeardRecord():
+            case ReportedStateRecord():
                 self.heard[record.slot] = record
             case PositionRecord():
                 self.positions.put(record)

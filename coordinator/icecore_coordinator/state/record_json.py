@@ -25,6 +25,8 @@ _SHARED_NUMBERS_MAX = 16_384
 """A segment begins where the one before it in its partition ends, and many have the same epoch."""
 _SHARED_HEX_MAX = 32
 """Topic ids are as short; digests are longer, and never the same twice."""
+_STORED_NAMES = {"min_insync_replicas": "min_insync"}
+"""Stored names of fields that were renamed: stores and buckets written before stay readable."""
 _raw = json.JSONDecoder().raw_decode
 """The parser of ``json.loads`` without its search for spaces, which ``encode`` leaves out."""
 _MARSHAL_WITHOUT_REFERENCES = 2
@@ -50,7 +52,9 @@ def decode(cls: type[T], text: str) -> T:
 def _plain(value: Any) -> dict[str, Any]:
     cls: Any = type(value)
     return {
-        name: getattr(value, name) if convert is None else convert(getattr(value, name))
+        _STORED_NAMES.get(name, name): (
+            getattr(value, name) if convert is None else convert(getattr(value, name))
+        )
         for name, convert in _converters(cls)
     }
 
@@ -123,15 +127,16 @@ def _older_record(cls: Any, value: dict[str, Any]) -> Any:
     """Decode a record of an older version: fields that it lacks get their defaults."""
     found = {}
     for name, hint in _hints(cls):
-        if name in value:
-            _check_type(value[name], _stored_type(hint))
-            found[name] = _reader(hint)(value[name])
+        stored = _STORED_NAMES.get(name, name)
+        if stored in value:
+            _check_type(value[stored], _stored_type(hint))
+            found[name] = _reader(hint)(value[stored])
     return cls(**found)
 
 
 @cache
 def _form(cls: Any) -> _Form:
-    names = [name for name, _ in _hints(cls)]
+    names = [_STORED_NAMES.get(name, name) for name, _ in _hints(cls)]
     readers = [_reader(hint) for _, hint in _hints(cls)]
     return _Form(
         itemgetter(*names),

@@ -32,7 +32,7 @@ RECORDS_PER_CHANGE = 100
 """etcd allows 128 operations in a transaction."""
 NUMBER_JUMP_MAX = 1 << 20
 """Largest accepted jump of an incarnation or disk counter above the highest known: years of starts,
-or weeks of beats."""
+or weeks of heartbeats."""
 SLOT_PARTITIONS: Final = 64
 """Partitions whose positions share a record."""
 _BEFORE_ANY: Final = Epoch(-1)
@@ -267,10 +267,10 @@ class DeletedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardRecord:
+class ReportedStateRecord:
     """The last reports of nodes about their disks and unsealed segments (R58, R59), many in one
-    row. A row has the segments of one id modulo ``icecore_coordinator.nodes.heard.SLOTS``; the disk
-    counters have a slot of their own."""
+    row. A row has the segments of one id modulo ``icecore_coordinator.nodes.reported_state.SLOTS``;
+    the disk counters have a slot of their own."""
 
     prefix: ClassVar[str] = "heard/"
     slot: int
@@ -329,7 +329,7 @@ Record: TypeAlias = (
     | SegmentRecord
     | DeletedRecord
     | ProducerRecord
-    | HeardRecord
+    | ReportedStateRecord
     | PositionRecord
     | TierRecord
     | TierTopicRecord
@@ -343,7 +343,7 @@ RECORD_TYPES: tuple[type[Record], ...] = (
     SegmentRecord,
     DeletedRecord,
     ProducerRecord,
-    HeardRecord,
+    ReportedStateRecord,
     PositionRecord,
     TierRecord,
     TierTopicRecord,
@@ -376,7 +376,7 @@ R = TypeVar(
     CounterRecord,
     DeletedRecord,
     ProducerRecord,
-    HeardRecord,
+    ReportedStateRecord,
     TierRecord,
     TierTopicRecord,
 )

@@ -1,7 +1,7 @@
 """The port to the durable metadata: a small compare-and-set store with a fencing token.
 
 Every write is one transaction that compares the versions of the records it is based on *and* the
-coordinator's token, so that an older coordinator never overwrites a newer one. The version of a
+coordinator's epoch, so that an older coordinator never overwrites a newer one. The version of a
 key is the number of times it was put, 0 while it is absent (etcd's ``version``); the coordinator
 never deletes a key to create it again. Implementations: ``stores/sqlite_store.py``.
 All of them pass ``tests/conformance/metadata_store_suite.py``.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from icecore.model import Token
+from icecore.model import CoordinatorEpoch
 
 
 class Stored(NamedTuple):
@@ -31,10 +31,12 @@ class Compare:
 
 
 class MetadataStore(Protocol):
-    """Strings by key, changed in transactions. Only one coordinator holds the newest token."""
+    """Strings by key, changed in transactions. Only one coordinator holds the newest coordinator
+    epoch."""
 
-    async def acquire_token(self) -> Token:
-        """Become the writer: a token higher than any before, durable when this returns."""
+    async def acquire_coordinator_epoch(self) -> CoordinatorEpoch:
+        """Become the writer: a coordinator epoch higher than any before, durable when this
+        returns."""
         ...
 
     async def get(self, key: str) -> Stored | None:
@@ -63,7 +65,8 @@ class MetadataStore(Protocol):
             False when a compare did not hold; nothing was changed then.
 
         Raises:
-            SupersededError: this process does not hold the newest token; nothing was changed.
+            SupersededError: this process does not hold the newest coordinator epoch; nothing was
+                changed.
             StorageError: the store failed; the outcome is unknown.
         """
         ...

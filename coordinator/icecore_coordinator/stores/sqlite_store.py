@@ -2,7 +2,7 @@
 
 Calls block the loop for the time of one small transaction and its fsync (WAL, synchronous=FULL),
 which is less than handing it to a thread would cost. A lock on a file beside the database keeps a
-second process out; the token keeps out one that lost the lock without noticing.
+second process out; the coordinator epoch keeps out one that lost the lock without noticing.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from icecore.errors import ConfigurationError, StorageError, SupersededError
-from icecore.model import Token
+from icecore.model import CoordinatorEpoch
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 
 SCHEMA = """
@@ -57,32 +57,32 @@ class SqliteDatabase:
 
 
 class SqliteStore:
-    """``MetadataStore`` in SQLite: one coordinator's handle, with its token.
+    """``MetadataStore`` in SQLite: one coordinator's handle, with its coordinator epoch.
 
     Args:
         database: A path, which this store then owns and closes; or a database that others use
-            too, one after the other or competing for the token.
+            too, one after the other or competing for the coordinator epoch.
 
     Raises:
         ConfigurationError, StorageError: as ``SqliteDatabase``.
     """
 
     def __init__(self, database: SqliteDatabase | Path | str) -> None:
-        self._token = 0
+        self._coordinator_epoch = 0
         self._is_owner = not isinstance(database, SqliteDatabase)
         self._database = (
             database if isinstance(database, SqliteDatabase) else SqliteDatabase(database)
         )
         self._db = self._database.connection
 
-    async def acquire_token(self) -> Token:
-        """See ``MetadataStore.acquire_token``."""
+    async def acquire_coordinator_epoch(self) -> CoordinatorEpoch:
+        """See ``MetadataStore.acquire_coordinator_epoch``."""
         try:
             row = self._db.execute("UPDATE token SET value = value + 1 RETURNING value").fetchone()
         except sqlite3.Error as error:
             raise StorageError(f"metadata store: {error}") from error
-        self._token = Token(row[0])
-        return self._token
+        self._coordinator_epoch = CoordinatorEpoch(row[0])
+        return self._coordinator_epoch
 
     async def get(self, key: str) -> Stored | None:
         """See ``MetadataStore.get``."""
@@ -115,7 +115,7 @@ class SqliteStore:
         try:
             db.execute("BEGIN IMMEDIATE")
             try:
-                self._check_token()
+                self._check_coordinator_epoch()
                 holds = self._write(compares, puts, deletes)
                 db.execute("COMMIT" if holds else "ROLLBACK")
             finally:
@@ -149,10 +149,12 @@ class SqliteStore:
         db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deletes])
         return True
 
-    def _check_token(self) -> None:
+    def _check_coordinator_epoch(self) -> None:
         newest = int(self._db.execute("SELECT value FROM token").fetchone()[0])
-        if self._token == 0 or self._token != newest:
-            raise SupersededError(f"coordinator token {self._token} is not the newest ({newest})")
+        if self._coordinator_epoch == 0 or self._coordinator_epoch != newest:
+            raise SupersededError(
+                f"coordinator epoch {self._coordinator_epoch} is not the newest ({newest})"
+            )
 
     def _version(self, key: str) -> int:
         row = self._db.execute("SELECT version FROM records WHERE key = ?", (key,)).fetchone()
@@ -160,7 +162,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         """See ``MetadataStore.close``."""
-        self._token = 0
+        self._coordinator_epoch = 0
         if self._is_owner:
             self._database.close()
 

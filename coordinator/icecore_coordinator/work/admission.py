@@ -1,4 +1,4 @@
-"""How a node comes in: it registers, and its first beat makes the incarnation count.
+"""How a node comes in: it registers, and its first heartbeat makes the incarnation count.
 
 In between others may have come, so its disk is judged twice. What its inventory shows, copies it
 has lost and deletions it carried out, is written down before it counts as up.

@@ -21,8 +21,8 @@ from icecore_coordinator.decisions.retention import (
     spare_tails,
 )
 from icecore_coordinator.nodes.node_sessions import Usage
-from icecore_coordinator.work.local_copies import LocalCopies
-from icecore_coordinator.work.rolls import TailRolls
+from icecore_coordinator.work.remote.local_copies import LocalCopies
+from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-BEATS_WAITED = 4
-"""A watermark that somebody has just seen is told here with one of the leader's next beats."""
+HEARTBEATS_WAITED = 4
+"""A watermark that somebody has just seen is told here with one of the leader's next heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RecordDeletion:
             InvalidRequestError: It has no such partition, or an offset is negative.
             OffsetOutOfRangeError: An offset is above the high watermark.
         """
-        for _ in range(BEATS_WAITED):
+        for _ in range(HEARTBEATS_WAITED):
             try:
                 self._changes(self._ledger.state, topic, offsets)
                 break

@@ -27,7 +27,7 @@ from icecore_coordinator.state.records import (
     SegmentRecord,
     TopicRecord,
 )
-from icecore_coordinator.work.rolls import TailRolls
+from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)

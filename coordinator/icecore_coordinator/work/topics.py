@@ -61,7 +61,7 @@ class Topics:
         Args:
             name: Of the topic.
             partitions: How many.
-            settings: ``replication_factor`` and ``min_insync`` may be 0 = not given.
+            settings: ``replication_factor`` and ``min_insync_replicas`` may be 0 = not given.
             delete_grace_ms: How long it is kept once it is deleted.
             retention: What it keeps.
             tiering: What of it moves into object storage.

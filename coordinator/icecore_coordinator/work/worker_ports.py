@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from icecore.rpc.ports import Clock
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
-from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_calls import NodeCalls
-from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.timing import Timing
 
@@ -19,8 +19,8 @@ class WorkerPorts:
     ledger: Ledger
     calls: NodeCalls
     live: Liveness
-    heard: Heard
+    heard: ReportedState
     copies: CopyReports
-    pages: Pages
+    alerts: Alerts
     clock: Clock
     timing: Timing

@@ -447,7 +447,7 @@ class Admin:
 
         Raises:
             InvalidRequestError: An offset is not in the log, or it is no name.
-            PositionOvertakenError: A reader saved at the same time; other partitions are reset.
+            PositionConflictError: A reader saved at the same time; other partitions are reset.
         """
         check_name(checks.text("name", name))
         is_dry_run = checks.flag("dry_run", dry_run)

@@ -2,10 +2,10 @@
 
 from icecore.client.admin.topic_settings import settings_from_proto
 from icecore.client.types import (
+    Alert,
     ClusterDescription,
     DiskUsage,
     NodeDescription,
-    Page,
     PartitionDescription,
     SnapshotHold,
     TopicDescription,
@@ -69,7 +69,7 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
     )
     return ClusterDescription(
         cluster_id=answer.cluster_id,
-        token=answer.token,
+        coordinator_epoch=answer.coordinator_epoch,
         nodes=nodes,
         topics=answer.topics,
         partitions=answer.partitions,
@@ -81,8 +81,8 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
         offline_partitions=answer.offline_partitions,
         deleted_topics=answer.deleted_topics,
         deleted_bytes=answer.deleted_bytes,
-        pages=tuple(
-            Page(each.segment_id, each.why, each.first_at_ms, each.last_at_ms)
-            for each in answer.pages
+        alerts=tuple(
+            Alert(each.segment_id, each.why, each.first_at_ms, each.last_at_ms)
+            for each in answer.alerts
         ),
     )

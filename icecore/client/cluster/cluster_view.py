@@ -31,13 +31,16 @@ class ClusterView:
     transport: Transport = "auto"
     """How nodes may be called."""
     stamp: tuple[int, int] = (0, 0)
-    """Token and version of the newest answer: a node may know less than another server has said."""
+    """Coordinator epoch and version of the newest answer: a node may know less than another server
+    has said."""
     bases: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Token and version up to which all changes of a topic are known, by topic. Only servers that
+    """Coordinator epoch and version up to which all changes of a topic are known, by topic. Only
+    servers that
     tell changes fill it."""
 
     def base(self, names: Collection[str]) -> tuple[int, int]:
-        """Token and version after which changes of these topics are enough to hear; zeros when all
+        """Coordinator epoch and version after which changes of these topics are enough to hear;
+        zeros when all
         of them are asked for."""
         found = {self.bases.get(name, (0, 0)) for name in names}
         return found.pop() if len(found) == 1 else (0, 0)
@@ -84,7 +87,7 @@ class ClusterView:
             if message.name not in refused and is_told and not (is_older and is_other):
                 topics[message.name] = _topic(message, known, down)
                 bases[message.name] = self._base_after(answer, message)
-        stamp = max(self.stamp, (answer.token, answer.version))
+        stamp = max(self.stamp, (answer.coordinator_epoch, answer.version))
         return ClusterView(answer.cluster_id, nodes, topics, self.transport, stamp, bases)
 
     def _base_after(
@@ -94,7 +97,7 @@ class ClusterView:
         behind holds no changes that were not known."""
         if not answer.tells_changes:
             return (0, 0)
-        told = (answer.token, answer.version)
+        told = (answer.coordinator_epoch, answer.version)
         return max(told, self.bases[message.name]) if message.changes_only else told
 
     def errors_of(self, answer: admin_pb2.GetMetadataResponse) -> dict[str, IcecoreError]:
@@ -114,7 +117,10 @@ class ClusterView:
     def is_newer_than(self, answer: admin_pb2.GetMetadataResponse) -> bool:
         """Return whether another server has said something later. One that counts no changes is
         believed as it comes."""
-        return bool(answer.token) and (answer.token, answer.version) < self.stamp
+        return (
+            bool(answer.coordinator_epoch)
+            and (answer.coordinator_epoch, answer.version) < self.stamp
+        )
 
     def has_other_topic_than(self, before: "ClusterView") -> bool:
         """Return whether some topic was deleted and made again since ``before``."""

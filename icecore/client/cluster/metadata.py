@@ -211,9 +211,9 @@ class Metadata:
     ) -> admin_pb2.GetMetadataResponse:
         """About these topics, for who knows ``view``; who answers for another cluster is passed
         by."""
-        token, version = view.base(names)
+        coordinator_epoch, version = view.base(names)
         request = admin_pb2.GetMetadataRequest(
-            topics=names, known_token=token, known_version=version
+            topics=names, known_coordinator_epoch=coordinator_epoch, known_version=version
         )
         left_s, end_ms = timeout_s, self._now_ms() + timeout_s * 1000
         while left_s > 0:

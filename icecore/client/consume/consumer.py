@@ -100,7 +100,7 @@ class Consumer:
             at first, twice as long whenever nothing came.
         position: Name under which the cluster keeps how far this consumer has come, by topic and
             partition; 1 to 249 characters of ``A-Z a-z 0-9 . _ -``. When another consumer saves
-            under the name, the one that saves next is ended by PositionOvertakenError: what the
+            under the name, the one that saves next is ended by PositionConflictError: what the
             other one has saved stays.
         save_interval_s: Seconds between two saves; there is one more at ``close``. None = only
             ``save_position`` saves.
@@ -223,7 +223,7 @@ class Consumer:
         Raises:
             UnknownTopicError: There is no such topic.
             InvalidRequestError: There is no such partition, or the start has no time zone.
-            PositionOvertakenError: Another consumer of that name started at the same time.
+            PositionConflictError: Another consumer of that name started at the same time.
             UnavailableError: The consumer is closed.
             IcecoreError: The cluster did not answer in time.
         """
@@ -424,7 +424,7 @@ class Consumer:
 
         Raises:
             InvalidRequestError: The consumer has no ``position``.
-            PositionOvertakenError: Another consumer has saved under the name; this one ends.
+            PositionConflictError: Another consumer has saved under the name; this one ends.
             IcecoreError: No coordinator answered in time; try again, or let the interval do it.
         """
         self.hand.held = None

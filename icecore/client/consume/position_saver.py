@@ -108,7 +108,7 @@ class PositionSaver:
         """Save now, up to what is held back.
 
         Raises:
-            PositionOvertakenError: Somebody else has saved under the name.
+            PositionConflictError: Somebody else has saved under the name.
             IcecoreError: No coordinator answered in time, or refuses.
         """
         self.check()

@@ -16,7 +16,7 @@ from icecore.errors import (
     ConflictError,
     IcecoreError,
     InternalError,
-    PositionOvertakenError,
+    PositionConflictError,
     UnknownTopicError,
 )
 from icecore.model import TOPIC_NAME
@@ -162,7 +162,7 @@ class SavedPositions:
         ``places`` is asked when the saves before this one are over: none is older than the last.
 
         Raises:
-            PositionOvertakenError: Somebody else saved meanwhile; other partitions are saved.
+            PositionConflictError: Somebody else saved meanwhile; other partitions are saved.
             IcecoreError: No coordinator answered in time, or refuses.
         """
         async with self._lock:
@@ -223,7 +223,7 @@ class SavedPositions:
 
     def _version_of_ours(self, error: IcecoreError) -> int | None:
         """Return the version that overtook a save, if this instance stored it itself; else None."""
-        is_overtaken = isinstance(error, PositionOvertakenError)
+        is_overtaken = isinstance(error, PositionConflictError)
         if not is_overtaken or error.metadata.get("instance") != str(self._instance):
             return None
         version = error.metadata.get("version", "")

@@ -136,9 +136,9 @@ def merged(before: SegmentOutcome | None, now: SegmentOutcome) -> SegmentOutcome
         data_bytes=before.data_bytes + now.data_bytes,
         candidates=before.candidates + now.candidates,
         records=before.records + now.records,
-        is_cold=before.is_cold or now.is_cold,
-        cold_requests=before.cold_requests + now.cold_requests,
-        cold_bytes=before.cold_bytes + now.cold_bytes,
+        is_remote=before.is_remote or now.is_remote,
+        remote_requests=before.remote_requests + now.remote_requests,
+        remote_bytes=before.remote_bytes + now.remote_bytes,
     )
 
 
@@ -277,7 +277,7 @@ def _outcome(group: Group, each: data_pb2.SegmentSearch) -> SegmentOutcome:
         data_bytes=each.data_bytes,
         candidates=each.candidates,
         records=each.records,
-        is_cold=each.cold,
-        cold_requests=each.cold_requests,
-        cold_bytes=each.cold_bytes,
+        is_remote=each.remote,
+        remote_requests=each.remote_requests,
+        remote_bytes=each.remote_bytes,
     )

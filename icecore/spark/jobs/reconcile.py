@@ -70,8 +70,8 @@ def reconcile(spark: SparkSession, arguments: Namespace, report: Report) -> None
         report.finding(problem)
     if files:
         with Watch(spark, report, f"reading {records:,} records in object storage"):
-            cold = blocks(spark.read.parquet(*files), tiered)
-        for problem in differing(served, cold):
+            remote = blocks(spark.read.parquet(*files), tiered)
+        for problem in differing(served, remote):
             report.finding(problem)
     metrics.steps_done = 1
     metrics.status = "differs" if metrics.findings else "done"
@@ -133,17 +133,17 @@ def tiered_spans(partition: PartitionSnapshot) -> list[tuple[int, int]]:
 def blocks(rows: DataFrame, tiered: Mapping[int, Sequence[tuple[int, int]]]) -> dict[Any, Any]:
     """Return, by partition and block, the number of records, and count and sums of hashes of tiered
     ones."""
-    cold = _is_in(tiered)
-    hashed = F.when(cold, F.xxhash64(*_PLAIN, *_lists()))
+    remote = _is_in(tiered)
+    hashed = F.when(remote, F.xxhash64(*_PLAIN, *_lists()))
     place = F.expr(f"offset % {BLOCK}").alias("place")
-    columns = rows.select("partition", "offset", place, cold.alias("cold"), hashed.alias("h"))
+    columns = rows.select("partition", "offset", place, remote.alias("remote"), hashed.alias("h"))
     groups = columns.groupBy("partition", F.expr(f"offset div {BLOCK}").alias("block"))
     # Two halves of the hash: sums of 64 bits would overflow.
     table = groups.agg(
         F.count("*").alias("records"),
         F.sum("place").alias("places"),
         F.sum(F.col("place") * F.col("place")).alias("squares"),
-        F.count_if("cold").alias("cold_records"),
+        F.count_if("remote").alias("remote_records"),
         F.sum(F.col("h").bitwiseAND(0xFFFF_FFFF)).alias("low_sum"),
         F.sum(F.shiftrightunsigned("h", 32)).alias("high_sum"),
     )
@@ -189,11 +189,11 @@ def miscounted(served: Mapping[Any, Any], snapshot: Snapshot, lost: Spans) -> It
                 )
 
 
-def differing(served: Mapping[Any, Any], cold: Mapping[Any, Any]) -> Iterator[str]:
+def differing(served: Mapping[Any, Any], remote: Mapping[Any, Any]) -> Iterator[str]:
     """Blocks of which the table has other tiered records than the cluster serves."""
-    for key in sorted(served.keys() | cold.keys()):
-        ours, theirs = served.get(key, {}), cold.get(key, {})
-        counts = [each.get("cold_records", 0) for each in (ours, theirs)]
+    for key in sorted(served.keys() | remote.keys()):
+        ours, theirs = served.get(key, {}), remote.get(key, {})
+        counts = [each.get("remote_records", 0) for each in (ours, theirs)]
         where = f"partition {key[0]}, offsets {key[1] * BLOCK} to {(key[1] + 1) * BLOCK}"
         if counts[0] != counts[1]:
             yield f"{where}: the table has {counts[1]} tiered records, the cluster {counts[0]}"

@@ -1,6 +1,6 @@
 """The lease of a node: whether the coordinator heard of it recently.
 
-It counts from when a beat was *sent*, on our monotonic clock, and only gates ``acks=leader``.
+It counts from when a heartbeat was *sent*, on our monotonic clock, and only gates ``acks=leader``.
 """
 
 from icecore.rpc.ports import Clock
@@ -17,14 +17,14 @@ class Lease:
         self.length_ms = 6000
         """Length of the lease, as the coordinator sets it."""
 
-    def beat(self) -> int:
-        """A beat is sent now; the number that it carries."""
+    def heartbeat(self) -> int:
+        """A heartbeat is sent now; the number that it carries."""
         self._sequence += 1
         self._sent_at_ms[self._sequence] = self._clock.monotonic_ms()
         return self._sequence
 
     def renew(self, sequence: int) -> None:
-        """The coordinator answered the beat with this number."""
+        """The coordinator answered the heartbeat with this number."""
         sent_at_ms = self._sent_at_ms.pop(sequence, None)
         if sent_at_ms is None:
             return

@@ -1,7 +1,7 @@
 """Real threads behind the ``Executor`` port: I/O workers that drain groups, and a reader pool.
 
-Beats and promises have threads of their own (``run_first``): were all readers at work on new
-files or cold reads, the node would lose its lease.
+Heartbeats and promises have threads of their own (``run_first``): were all readers at work on new
+files or remote reads, the node would lose its lease.
 
 A worker blocks for one item, takes what else has queued up meanwhile, processes the group on its
 thread and hands the result to the loop in one call, so that neither side wakes the other per

@@ -1,4 +1,5 @@
-"""The node's conversation with the coordinator: registration, beats and the lease, batched calls.
+"""The node's conversation with the coordinator: registration, heartbeats and the lease, batched
+calls.
 
 It imports the replica's room and below; it carries words and decides nothing about segments.
 """

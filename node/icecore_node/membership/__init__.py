@@ -1,1 +1,1 @@
-"""A node as a member of its cluster: registration, beats, records that are pushed, leaving."""
+"""A node as a member of its cluster: registration, heartbeats, records that are pushed, leaving."""

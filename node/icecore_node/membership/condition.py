@@ -6,8 +6,8 @@ at either; they read plain values, and may be asked from another thread.
 """
 
 from icecore_node.context import NodeContext
-from icecore_node.identity.beat_news import BeatNews
 from icecore_node.identity.lease import Lease
+from icecore_node.identity.node_report import NodeReport
 
 LOOP_LATE_MS_MAX = 10_000.0
 WRITE_MS_MAX = 30_000.0
@@ -16,7 +16,7 @@ WRITE_MS_MAX = 30_000.0
 class Condition:
     """Liveness and readiness of one node."""
 
-    def __init__(self, context: NodeContext, lease: Lease, news: BeatNews) -> None:
+    def __init__(self, context: NodeContext, lease: Lease, news: NodeReport) -> None:
         self._context = context
         self._news = news
         self._lease = lease

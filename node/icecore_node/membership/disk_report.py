@@ -1,10 +1,10 @@
 """The part of heartbeats that describes the disk, so that an older copy of it is noticed (R58,
 R59).
 
-A counter in the data folder grows while the process runs, and is durable before the beat that
+A counter in the data folder grows while the process runs, and is durable before the heartbeat that
 carries it: a copy of the folder has it as it was then. Durable ends of unsealed logs say the same
-of each log by itself, also where only some files went back. Both ride on every fourth beat: one
-synced write of the folder every two seconds, whatever the load.
+of each log by itself, also where only some files went back. Both ride on every fourth heartbeat:
+one synced write of the folder every two seconds, whatever the load.
 """
 
 import logging
@@ -21,7 +21,7 @@ from icecore_node.storage.disk_levels import DiskLimits, reclaim_bytes
 
 _log = logging.getLogger(__name__)
 
-BEATS_PER_REPORT = 4
+HEARTBEATS_PER_REPORT = 4
 
 
 class Replicas(Protocol):
@@ -58,30 +58,30 @@ class DiskReport:
         self._changed = changed
         self._limits = limits
         self._wants_room = False
-        self._beats = 0
+        self._heartbeats = 0
         self._told: dict[SegmentId, int] = {}
         """Durable end last reported on this stream, by segment; unsealed intact logs only."""
         self._is_begun = False
 
     def begin(self) -> None:
         """Begin a new stream with a full report: its coordinator may know nothing."""
-        self._beats = 0
+        self._heartbeats = 0
         self._told = {}
         self._is_begun = False
 
-    def measured(self, beat: coordinator_pb2.HeartbeatRequest, used: int, free: int) -> None:
+    def measured(self, heartbeat: coordinator_pb2.HeartbeatRequest, used: int, free: int) -> None:
         """Add what the disk looks like, and how much is to be freed of it, in bytes."""
-        beat.disk_used_bytes, beat.disk_free_bytes = used, free
-        beat.reclaim_bytes = reclaim_bytes(used, free, self._limits, before=self._wants_room)
-        self._wants_room = beat.reclaim_bytes > 0
+        heartbeat.disk_used_bytes, heartbeat.disk_free_bytes = used, free
+        heartbeat.reclaim_bytes = reclaim_bytes(used, free, self._limits, before=self._wants_room)
+        self._wants_room = heartbeat.reclaim_bytes > 0
 
-    async def fill(self, beat: coordinator_pb2.HeartbeatRequest) -> None:
-        """Add what is due. When the folder can't be written, the beat has no counter."""
-        self._beats += 1
-        if self._beats % BEATS_PER_REPORT != 1:
+    async def fill(self, heartbeat: coordinator_pb2.HeartbeatRequest) -> None:
+        """Add what is due. When the folder can't be written, the heartbeat has no counter."""
+        self._heartbeats += 1
+        if self._heartbeats % HEARTBEATS_PER_REPORT != 1:
             return
         try:
-            beat.disk_counter = await self._executor.run_first(self._folder.raise_disk_counter)
+            heartbeat.disk_counter = await self._executor.run_first(self._folder.raise_disk_counter)
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
         for segment_id, replica in self._suspects().items():
@@ -90,7 +90,7 @@ class DiskReport:
                 self._told.pop(segment_id, None)
             elif self._told.get(segment_id) != end_offset:
                 self._told[segment_id] = end_offset
-                beat.durable_ends.add(segment_id=segment_id, durable_end_offset=end_offset)
+                heartbeat.durable_ends.add(segment_id=segment_id, durable_end_offset=end_offset)
 
     def _suspects(self) -> dict[SegmentId, Replica | None]:
         """Return the replicas whose durable end may differ from the one reported: all at the start

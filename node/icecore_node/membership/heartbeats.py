@@ -1,7 +1,7 @@
 """Heartbeats: one stream to the coordinator, on which it also says what this node is to do.
 
-They prove that the I/O workers turn, not just the loop: a beat goes out only after every worker
-answered a probe, so a node whose disk stalls loses its lease (R49).
+They prove that the I/O workers turn, not just the loop: a heartbeat goes out only after every
+worker answered a probe, so a node whose disk stalls loses its lease (R49).
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from icecore.process.log import event
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
-from icecore_node.identity.beat_news import BeatNews, Standing
 from icecore_node.identity.lease import Lease
+from icecore_node.identity.node_report import NodeReport, Standing
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.membership.disk_report import DiskReport
 
@@ -31,7 +31,7 @@ class Heartbeats:
         coordinator: CoordinatorLink,
         *,
         lease: Lease,
-        news: BeatNews,
+        news: NodeReport,
         disk_report: DiskReport,
         standing: Callable[[], Standing],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
@@ -40,10 +40,10 @@ class Heartbeats:
         Args:
             context: The node.
             coordinator: Opens streams to the coordinator.
-            lease: Renewed by answered beats.
-            news: Contents of the next beat.
-            disk_report: Fills in the part of beats that describes the disk.
-            standing: Returns the state for the first beat of each stream.
+            lease: Renewed by answered heartbeats.
+            news: Contents of the next heartbeat.
+            disk_report: Fills in the part of heartbeats that describes the disk.
+            standing: Returns the state for the first heartbeat of each stream.
             on_update: Called with every message of the coordinator.
         """
         self._context = context
@@ -56,7 +56,7 @@ class Heartbeats:
         self._interval_ms = 500
         self._draining = False
         self._leaving = False
-        self._beat_now = asyncio.Event()
+        self._heartbeat_now = asyncio.Event()
         self.heard = asyncio.Event()
         """Set by every message of the coordinator, and when the stream breaks."""
         self.is_connected = False
@@ -74,7 +74,7 @@ class Heartbeats:
     def announce(self, *, leaving: bool = False) -> None:
         """Say at once that this node wants to stop, and when ``leaving``, that it does now."""
         self._draining, self._leaving = True, leaving
-        self._beat_now.set()
+        self._heartbeat_now.set()
 
     async def run(self) -> None:
         """Keep a heartbeat stream open until cancelled.
@@ -98,17 +98,17 @@ class Heartbeats:
     async def _converse(self, stream: ClientStream) -> None:
         self._news.begin(self._standing())
         self._disk_report.begin()
-        writer = asyncio.get_running_loop().create_task(self._beat(stream))
-        writer.add_done_callback(lambda _: stream.cancel())  # no beats, no stream
+        writer = asyncio.get_running_loop().create_task(self._heartbeat(stream))
+        writer.add_done_callback(lambda _: stream.cancel())  # no heartbeats, no stream
         try:
             while (body := await stream.read()) is not None:
                 update = coordinator_pb2.HeartbeatResponse.FromString(bytes(body))
-                highest = self._context.identity.token
-                if update.token < highest:
+                highest = self._context.identity.coordinator_epoch
+                if update.coordinator_epoch < highest:
                     # It may live on for as long as it has nothing to change (R36).
                     raise NotCoordinatorError(
-                        f"coordinator token {update.token} is older than {highest}; "
-                        "if no newer coordinator runs: icecore-node reset-token"
+                        f"coordinator epoch {update.coordinator_epoch} is older than {highest}; "
+                        "if no newer coordinator runs: icecore-node reset-coordinator-epoch"
                     )
                 self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave
@@ -120,27 +120,27 @@ class Heartbeats:
             self.heard.set()
             await end_task(writer)
 
-    async def _beat(self, stream: ClientStream) -> None:
+    async def _heartbeat(self, stream: ClientStream) -> None:
         while True:
-            self._beat_now.clear()
-            beat = await self._next()
+            self._heartbeat_now.clear()
+            heartbeat = await self._next()
             try:
-                await stream.write(beat.SerializeToString())
+                await stream.write(heartbeat.SerializeToString())
             except IcecoreError:
                 return  # the reader sees the same break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_ms / 1000):
-                    await self._beat_now.wait()
+                    await self._heartbeat_now.wait()
             await self._context.pool.probe()
 
     async def _next(self) -> coordinator_pb2.HeartbeatRequest:
         """All that is to be said now; the lease counts from here."""
         context = self._context
-        sequence = self._lease.beat()
+        sequence = self._lease.heartbeat()
         news = self._news.take()
         used, free = await context.executor.run_first(context.disks.space)
         disks = await context.executor.run_first(context.disks.usage)
-        beat = coordinator_pb2.HeartbeatRequest(
+        heartbeat = coordinator_pb2.HeartbeatRequest(
             cluster_id=context.identity.cluster_id,
             node_id=context.identity.node_id,
             incarnation=context.identity.incarnation,
@@ -156,7 +156,7 @@ class Heartbeats:
             draining=self._draining,
             leaving=self._leaving,
             unknown_segment_ids=news.unknown,
-            disputed_segment_ids=news.disputed,
+            diverged_segment_ids=news.diverged,
             fenced_segment_ids=news.fenced,
             deleted_segment_ids=news.deleted,
             wall_clock_ms=context.clock.now_ms(),
@@ -172,6 +172,6 @@ class Heartbeats:
                 for each in disks
             ],
         )
-        self._disk_report.measured(beat, used, free)  # after what was deleted was taken
-        await self._disk_report.fill(beat)
-        return beat
+        self._disk_report.measured(heartbeat, used, free)  # after what was deleted was taken
+        await self._disk_report.fill(heartbeat)
+        return heartbeat

@@ -20,7 +20,7 @@ from icecore.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from icecore.model import PROTOCOL_VERSION, Incarnation, SegmentId, Token
+from icecore.model import PROTOCOL_VERSION, CoordinatorEpoch, Incarnation, SegmentId
 from icecore.process.log import event
 from icecore.rpc import (
     convert,
@@ -111,7 +111,9 @@ class Registration:
             await self._condemn(shrunk, "the log was longer once", inventory)
         await context.executor.run(self._keep, answer)
         context.identity.register(
-            answer.cluster_id, Incarnation(answer.incarnation), Token(answer.token)
+            answer.cluster_id,
+            Incarnation(answer.incarnation),
+            CoordinatorEpoch(answer.coordinator_epoch),
         )
         for segment_id in convert.segment_ids(answer.delete_segment_ids):
             self._delete_later(segment_id)
@@ -125,7 +127,8 @@ class Registration:
         )
 
     async def stay(self, inventory: Sequence[SegmentInventory]) -> None:
-        """Beat. An incarnation that was lost before its first beat, because the coordinator
+        """Send heartbeats. An incarnation that was lost before its first heartbeat, because the
+        coordinator
         restarted in between, never counted: get another one."""
         while True:
             try:
@@ -153,7 +156,8 @@ class Registration:
         await self._context.executor.run(self._context.store.salvage.condemn, segment_ids, why)
 
     def _keep(self, answer: coordinator_pb2.RegisterResponse) -> None:
-        """Durable before the first beat: this folder's cluster and the process's incarnation."""
+        """Durable before the first heartbeat: this folder's cluster and the process's
+        incarnation."""
         folder = self._folder
         counter = max(folder.disk_counter, answer.disk_counter) + 1
         folder.join_cluster(answer.cluster_id)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from icecore.errors import IcecoreError
-from icecore.model import Token
+from icecore.model import CoordinatorEpoch
 from icecore.process.log import event
 from icecore.rpc.methods import MIRROR
 from icecore.v1 import mirror_pb2
@@ -30,12 +30,12 @@ class TopicFollowing:
         self._mirror = mirror
         self._is_due = asyncio.Event()
 
-    def heard(self, token: Token, version: int) -> None:
-        """The coordinator with this token has this version now; 0 = it does not say."""
+    def heard(self, coordinator_epoch: CoordinatorEpoch, version: int) -> None:
+        """The coordinator with this epoch has this version now; 0 = it does not say."""
         mirror = self._mirror
         if not version:
             return
-        if (mirror.token, mirror.version) == (token, version):
+        if (mirror.coordinator_epoch, mirror.version) == (coordinator_epoch, version):
             mirror.note_newest(self._context.clock.monotonic_ms())
         else:
             self._is_due.set()
@@ -47,7 +47,7 @@ class TopicFollowing:
             self._is_due.clear()
             try:
                 await self._catch_up()
-            except IcecoreError as error:  # the next beat that is answered says it again
+            except IcecoreError as error:  # the next heartbeat that is answered says it again
                 event(_log, logging.INFO, "topics_not_followed", error=error)
             # What changes all the time is asked for together.
             await asyncio.sleep(self._context.settings.timing.topic_follow_ms / 1000)
@@ -59,7 +59,7 @@ class TopicFollowing:
             place, now_ms = mirror.place, self._context.clock.monotonic_ms()
             request = mirror_pb2.FollowTopicsRequest(
                 cluster_id=identity.cluster_id,
-                token=place.token,
+                coordinator_epoch=place.coordinator_epoch,
                 since_version=place.since_version,
                 after_version=place.after_version,
             )
@@ -67,7 +67,10 @@ class TopicFollowing:
                 MIRROR["FollowTopics"], request.SerializeToString(), CALL_TIMEOUT_S
             )
             page = mirror_pb2.FollowTopicsResponse.FromString(body)
-            if page.cluster_id != identity.cluster_id or page.token < identity.token:
+            if (
+                page.cluster_id != identity.cluster_id
+                or page.coordinator_epoch < identity.coordinator_epoch
+            ):
                 return  # of somebody who is no coordinator of ours any more
             if mirror.take(page):
                 mirror.note_newest(now_ms)

@@ -6,11 +6,11 @@ Each message is split here, and each part goes to the component that it concerns
 
 from collections.abc import Callable
 
-from icecore.model import ProducerEpoch, ProducerId, Segment, SegmentId, Token
+from icecore.model import CoordinatorEpoch, ProducerEpoch, ProducerId, Segment, SegmentId
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
-from icecore_node.identity.beat_news import Standing
+from icecore_node.identity.node_report import Standing
 from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.leaders import Leaders
@@ -53,7 +53,7 @@ class Updates:
     def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Producers' fences, peers, assignments, partitions and delete intents."""
         context = self._context
-        context.identity.hear(Token(update.token))
+        context.identity.hear(CoordinatorEpoch(update.coordinator_epoch))
         for fence in update.producer_fences:  # before we lead anything more (R48)
             context.producer_fences.fence(
                 ProducerId(fence.producer_id), ProducerEpoch(fence.min_epoch)
@@ -72,7 +72,7 @@ class Updates:
             self._note_partition(progress)
         for segment_id in convert.segment_ids(update.delete_segment_ids):
             self._delete_later(segment_id)
-        self._following.heard(Token(update.token), update.topics_version)
+        self._following.heard(CoordinatorEpoch(update.coordinator_epoch), update.topics_version)
 
     def _note_partition(self, progress: coordinator_pb2.PartitionProgress) -> None:
         """Take in a topic's name, whether it is deleted, its partition's start and the holders of

@@ -20,9 +20,9 @@ from icecore_node.replica.life import Followed, Led, Life
 from icecore_node.replica.order_checks import objection
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.follower import Follower, FollowerParts
-from icecore_node.roles.leader import Leader, LeaderParts
-from icecore_node.roles.receiver import LeaderLinks
+from icecore_node.replication.follower import Follower, FollowerParts
+from icecore_node.replication.leader import Leader, LeaderParts
+from icecore_node.replication.receiver import LeaderLinks
 from icecore_replication import inputs
 from icecore_replication.leading import Role, role_of
 
@@ -82,7 +82,7 @@ class Assignments:
         if known is not None and record.version < known.version:
             return
         if why := objection(replica, record):
-            self._damage.report_dispute(replica, f"its record is not obeyed: {why}")
+            self._damage.report_divergence(replica, f"its record is not obeyed: {why}")
             return
         replica.learn(record)
         is_open = replica.sealed and replica.full_digest not in (b"", record.full_digest)

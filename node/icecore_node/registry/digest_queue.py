@@ -15,7 +15,7 @@ class DigestQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[Replica] = deque()
-        self._disputed: dict[Replica, None] = {}
+        self._diverged: dict[Replica, None] = {}
         self._wake = asyncio.Event()
 
     def put(self, replica: Replica) -> None:
@@ -25,15 +25,15 @@ class DigestQueue:
 
     def put_again(self, replica: Replica) -> None:
         """The coordinator knows no full digest of this replica, or another one than ours."""
-        if replica not in self._waiting and replica not in self._disputed:
+        if replica not in self._waiting and replica not in self._diverged:
             self.put(replica)
 
-    def note_disputed(self, replica: Replica) -> bool:
+    def note_diverged(self, replica: Replica) -> bool:
         """Note that a replica's digest differs from the one that the other replicas agreed on.
         Return whether this is the first time: then it is read once more, and later not put here
         again."""
-        is_new = replica not in self._disputed
-        self._disputed[replica] = None
+        is_new = replica not in self._diverged
+        self._diverged[replica] = None
         return is_new
 
     async def wait(self) -> None:

@@ -12,8 +12,8 @@ from icecore_node.context import Peers
 from icecore_node.identity.readers import PartitionKey
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.leader import Leader
-from icecore_node.roles.leader_ticks import LeaderTicks
+from icecore_node.replication.leader import Leader
+from icecore_node.replication.leader_ticks import LeaderTicks
 
 
 class Leaders:

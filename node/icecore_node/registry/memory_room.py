@@ -15,7 +15,7 @@ from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore.topic_settings import MEMORY_ENGINE
-from icecore_node.roles.leader import Leader
+from icecore_node.replication.leader import Leader
 from icecore_node.storage.memory_engine.memory_budget import SPARE_SHARE, is_tight, tails_to_roll
 from icecore_node.storage.port import HeldMemory
 from icecore_replication import inputs

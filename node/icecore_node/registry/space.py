@@ -16,8 +16,8 @@ from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
-from icecore_node.roles.follower import Follower
-from icecore_node.roles.leader import Leader
+from icecore_node.replication.follower import Follower
+from icecore_node.replication.leader import Leader
 from icecore_node.storage.memory_engine.memory_budget import is_tight
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from icecore.v1 import admin_pb2, mirror_pb2
 class Place(NamedTuple):
     """Position in the coordinator's changes, from which the next page is asked for."""
 
-    token: int
+    coordinator_epoch: int
     since_version: int
     after_version: int
 
@@ -102,8 +102,8 @@ class TopicMirror:
         """The full listing that will replace all topics shown, while its pages arrive; None without
         one."""
         self._next = Place(0, 0, 0)
-        self.token = 0
-        """Token of the coordinator whose topics are shown."""
+        self.coordinator_epoch = 0
+        """Epoch of the coordinator whose topics are shown."""
         self.version = 0
         """Version, at that coordinator, up to which all changes are shown. 0 = no topics are
         shown."""
@@ -126,22 +126,24 @@ class TopicMirror:
         for message in page.topics:
             topics.learn(message, page.version)
         if page.more:
-            self._next = Place(page.token, page.since_version, page.version)
+            self._next = Place(page.coordinator_epoch, page.since_version, page.version)
             return False
         self._shown, self._incoming = topics, None
-        self.token, self.version = page.token, page.version
-        self._next = Place(page.token, page.version, 0)
+        self.coordinator_epoch, self.version = page.coordinator_epoch, page.version
+        self._next = Place(page.coordinator_epoch, page.version, 0)
         return True
 
     def _topics_for(self, page: mirror_pb2.FollowTopicsResponse) -> _Topics | None:
         """Return the topics that the page belongs to; None when it does not follow on what is
         known."""
-        if page.token < self._next.token or (page.token == self.token and self._is_old(page)):
+        if page.coordinator_epoch < self._next.coordinator_epoch or (
+            page.coordinator_epoch == self.coordinator_epoch and self._is_old(page)
+        ):
             return None
         if not page.since_version and not page.after_version:
             self._incoming = _Topics()
             return self._incoming
-        if Place(page.token, page.since_version, page.after_version) != self._next:
+        if Place(page.coordinator_epoch, page.since_version, page.after_version) != self._next:
             return None
         return self._shown if page.since_version else self._incoming
 
@@ -173,12 +175,14 @@ class TopicMirror:
         topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
         return topic.message() if topic is not None else None
 
-    def changes(self, name: str, token: int, version: int) -> admin_pb2.TopicMetadata | None:
+    def changes(
+        self, name: str, coordinator_epoch: int, version: int
+    ) -> admin_pb2.TopicMetadata | None:
         """Return the changes of a topic after a version of a coordinator; the whole topic when that
         version is not known here. None when there is no such topic. The result must not be
         changed."""
         topic = self._shown.by_id.get(self._shown.ids.get(name, b""))
-        if topic is None or not version or token != self.token:
+        if topic is None or not version or coordinator_epoch != self.coordinator_epoch:
             return self.find(name)
         return topic.changes(version)
 

@@ -18,7 +18,7 @@ from icecore.process.log import (
     event,
 )
 from icecore_node.context import NodeContext
-from icecore_node.identity.beat_news import BeatNews
+from icecore_node.identity.node_report import NodeReport
 from icecore_node.identity.readers import Readers
 from icecore_node.replica.life import Condemned
 from icecore_node.replica.replica import Replica
@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 class Damage:
-    """Makes damaged replicas UNKNOWN, and reports damage and disputes. Loop only."""
+    """Makes damaged replicas UNKNOWN, and reports damage and divergences. Loop only."""
 
-    def __init__(self, context: NodeContext, news: BeatNews, readers: Readers) -> None:
+    def __init__(self, context: NodeContext, news: NodeReport, readers: Readers) -> None:
         self._context = context
         self._news = news
         self._readers = readers
@@ -67,11 +67,11 @@ class Damage:
         while replica in self._condemning:
             await asyncio.wait([self._condemning[replica]])
 
-    def report_dispute(self, replica: Replica, why: str) -> None:
+    def report_divergence(self, replica: Replica, why: str) -> None:
         """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
-        event(_log, logging.CRITICAL, "disputed", segment_id=replica.segment_id, why=why)
-        self._context.metrics.disputes.inc()
-        self._news.report_dispute(replica.segment_id)
+        event(_log, logging.CRITICAL, "diverged", segment_id=replica.segment_id, why=why)
+        self._context.metrics.divergences.inc()
+        self._news.report_divergence(replica.segment_id)
 
     def report_missing(self, segment_id: SegmentId) -> None:
         """There is no whole replica here; whoever lists one must hear of it."""

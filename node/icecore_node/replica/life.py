@@ -12,7 +12,7 @@ or a disk. ``Replica.move`` is the only one who moves a life, and changes what b
        | CopyBegun   |  |  `------------> FOLLOWED
        v    CopyWhole|  `-----------------'  RoleEnded
     COPYING ---------'
-                       SALVAGED (made so, see upkeep/salvage.py)
+                       SALVAGED (made so, see maintenance/salvage.py)
 
     IDLE, LED, FOLLOWED, RESIGNED  -- Promised -->  FENCED      (a role ends with it)
     all without a role that have a base            -- Sealed -->     SEALED

@@ -18,6 +18,7 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
+    CoordinatorEpoch,
     Epoch,
     NodeState,
     ProducerEpoch,
@@ -25,7 +26,6 @@ from icecore.model import (
     Segment,
     SegmentId,
     SegmentState,
-    Token,
 )
 from icecore.process.log import event
 from icecore.rpc.convert import settings_from_proto
@@ -38,8 +38,8 @@ from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
 
 _log = logging.getLogger(__name__)
 
-TOKEN_JUMP_MAX: Final = 1 << 20
-"""Each start of a coordinator raises the token by one."""
+COORDINATOR_EPOCH_JUMP_MAX: Final = 1 << 20
+"""Each start of a coordinator raises the coordinator epoch by one."""
 PROMISE_JUMP_MAX: Final = 2 << 20
 """Over a segment's own epoch; a recovery promises the next one."""
 ITEMS_MAX: Final = 1_024
@@ -58,11 +58,12 @@ IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
 a segment that is kept or ended in another way would be lost to them."""
 
 
-def check_token(identity: Identity, token: Token) -> None:
-    """Raises InvalidRequestError for a token that no coordinator can have."""
-    if token > identity.token + TOKEN_JUMP_MAX:
+def check_coordinator_epoch(identity: Identity, coordinator_epoch: CoordinatorEpoch) -> None:
+    """Raises InvalidRequestError for a coordinator epoch that no coordinator can have."""
+    if coordinator_epoch > identity.coordinator_epoch + COORDINATOR_EPOCH_JUMP_MAX:
         raise InvalidRequestError(
-            f"coordinator token {token} is too far beyond {identity.token}, the highest one known "
+            f"coordinator epoch {coordinator_epoch} is too far beyond "
+            f"{identity.coordinator_epoch}, the highest one known "
             "here"
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from icecore.errors import FencedError
-from icecore.model import SegmentId, Token
+from icecore.model import CoordinatorEpoch, SegmentId
 from icecore_node.context import Identity
 
 T = TypeVar("T")
@@ -33,10 +33,12 @@ class _Turn:
 class Order:
     """An order of the coordinator on one segment, from its arrival to its end."""
 
-    def __init__(self, identity: Identity, segment_id: SegmentId, token: Token) -> None:
+    def __init__(
+        self, identity: Identity, segment_id: SegmentId, coordinator_epoch: CoordinatorEpoch
+    ) -> None:
         self._identity = identity
         self._segment_id = segment_id
-        self._token = token
+        self._coordinator_epoch = coordinator_epoch
         self._overtaken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def overtake(self, why: str) -> None:
@@ -46,8 +48,8 @@ class Order:
 
     def check(self) -> None:
         """Raises FencedError when the order holds no longer; to be asked after each await."""
-        if self._token < self._identity.token:
-            self.overtake(f"coordinator token {self._identity.token} was heard")
+        if self._coordinator_epoch < self._identity.coordinator_epoch:
+            self.overtake(f"coordinator epoch {self._identity.coordinator_epoch} was heard")
         if self._overtaken.done():
             raise FencedError(
                 f"segment {self._segment_id}: the order was overtaken: {self._overtaken.result()}"
@@ -111,12 +113,14 @@ class Orders:
             del self._turns[segment_id]
 
     @asynccontextmanager
-    async def carry_out(self, segment_id: SegmentId, token: Token) -> AsyncIterator[Order]:
-        """An order of the coordinator with this token; nobody else works on the segment.
+    async def carry_out(
+        self, segment_id: SegmentId, coordinator_epoch: CoordinatorEpoch
+    ) -> AsyncIterator[Order]:
+        """An order of the coordinator with this epoch; nobody else works on the segment.
 
         Raises FencedError when it holds no longer by the time that its turn comes.
         """
-        order = Order(self._identity, segment_id, token)
+        order = Order(self._identity, segment_id, coordinator_epoch)
         mine = self._under_way.setdefault(segment_id, {})
         mine[order] = None
         try:

@@ -9,10 +9,10 @@ from icecore.rpc.ports import CallContext, DirectHandler, Received, UnaryHandler
 from icecore.v1 import coordinator_pb2, data_pb2
 from icecore_node.context import NodeContext
 from icecore_node.link.coordinator_link import CALL_TIMEOUT_S, CoordinatorLink
-from icecore_node.serving.fetch import FetchHandler
+from icecore_node.serving.fetch.fetch import FetchHandler
 from icecore_node.serving.produce import ProduceHandler
 from icecore_node.serving.producer_ids import ProducerIds
-from icecore_node.serving.query import QueryHandler
+from icecore_node.serving.query.query import QueryHandler
 
 
 class DataService:

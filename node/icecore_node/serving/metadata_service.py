@@ -76,7 +76,7 @@ class MetadataService:
         response = admin_pb2.GetMetadataResponse(
             cluster_id=context.identity.cluster_id,
             nodes=map(convert.node_to_proto, nodes),
-            token=mirror.token,
+            coordinator_epoch=mirror.coordinator_epoch,
             version=mirror.version,
             age_ms=mirror.age_ms(context.clock.monotonic_ms()),
             tells_changes=True,
@@ -89,7 +89,7 @@ class MetadataService:
         since = request.known_version if request.topics else 0
         for name in dict.fromkeys(request.topics) or [name for name, _ in mirror.names()]:
             await turns.give()
-            found = mirror.changes(name, request.known_token, since)
+            found = mirror.changes(name, request.known_coordinator_epoch, since)
             _add(response, name, found, down)
         return response.SerializeToString()
 

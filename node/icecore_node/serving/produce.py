@@ -32,7 +32,7 @@ from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.memory_room import MemoryRoom
-from icecore_node.roles.leader import Leader, Offered, Produced
+from icecore_node.replication.leader import Leader, Offered, Produced
 from icecore_node.serving.batch_checks import (
     CheckedBatch,
     are_light,
@@ -44,9 +44,9 @@ from icecore_node.serving.batch_checks import (
 DEFAULT_TIMEOUT_MS = 30_000
 RETRY_AFTER_MS = 50
 _SHORT_MAX = 256
-"""Maximum number of entries, or clear records, that are checked without a pause."""
+"""Maximum number of entries, or plain records, that are checked without a pause."""
 _ENCODING_HOLDS = 4
-"""Factor: memory that encoding takes, as a multiple of the clear records' size in a request."""
+"""Factor: memory that encoding takes, as a multiple of the plain records' size in a request."""
 _Line: TypeAlias = tuple[str, bytes, str, int]
 """A connection and a partition; batches of one line are appended in the order in which they were
 sent."""
@@ -335,7 +335,7 @@ class ProduceHandler:
     def _encode(
         self, entry: data_pb2.ProducePartition, indexed_headers: tuple[str, ...]
     ) -> memoryview:
-        """Encode the clear records of a client without the codec as one batch."""
+        """Encode the plain records of a client without the codec as one batch."""
         if not entry.records:
             raise InvalidRequestError("neither a batch nor records")
         now_ms = self._context.clock.now_ms()

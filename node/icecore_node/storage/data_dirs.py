@@ -18,7 +18,7 @@ from typing import Self
 
 from icecore.errors import ConfigurationError, OutOfResourcesError, StorageError
 from icecore_node.storage.control.disk_identity import KnownDisk
-from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
+from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of
 from icecore_node.storage.data_folder import (
     CONTROL_NAME,
     DataFolder,

@@ -136,7 +136,8 @@ class DataFolder:
         return self.control.disk.disk_counter
 
     def keep_incarnation(self, incarnation: Incarnation, disk_counter: int) -> None:
-        """Persist the incarnation and the counter that it begins with; before the first beat."""
+        """Persist the incarnation and the counter that it begins with; before the first
+        heartbeat."""
         self.control.disk.keep_incarnation(incarnation, disk_counter)
 
     def raise_disk_counter(self) -> int:

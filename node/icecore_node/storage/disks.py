@@ -14,7 +14,7 @@ from icecore.model import SegmentId
 from icecore_node.ports import DiskLostError, FileSystem
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.fail_stop import DiskLoss
-from icecore_node.storage.control.keepers import FIRST_DISK, disk_of
+from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.port import NO_MEMORY, DiskUsage, HeldMemory
 
@@ -98,18 +98,18 @@ class Disks:
         """How many there are, usable or not."""
         return len(self._disks)
 
-    def problem(self, keeper: str) -> str:
-        """Why the disk of a keeper does not count; empty when it does."""
-        disk = disk_of(keeper)
+    def problem(self, location: str) -> str:
+        """Why the disk of a location does not count; empty when it does."""
+        disk = disk_of(location)
         if disk == FIRST_DISK:
             return ""
         loss = self._losses.get(disk)
         return f"this node has no disk {disk}" if loss is None else loss.why
 
-    def check(self, keeper: str) -> None:
-        """Raises DiskLostError when the disk of a keeper does not count."""
-        if why := self.problem(keeper):
-            raise DiskLostError(f"disk {disk_of(keeper)}: {why}")
+    def check(self, location: str) -> None:
+        """Raises DiskLostError when the disk of a location does not count."""
+        if why := self.problem(location):
+            raise DiskLostError(f"disk {disk_of(location)}: {why}")
 
     def _lost(self, disk: str, why: str) -> None:
         """UNKNOWN first, durably, then everybody on this node hears of it."""

@@ -1,7 +1,7 @@
 """The port of storage engines: the bytes of segments, whoever keeps them and in whatever form.
 
-An engine makes, extends, reads, cuts, seals and removes logs. It knows no promises, tokens,
-coordinators or delete orders: those are in the control store, one for all engines, and
+An engine makes, extends, reads, cuts, seals and removes logs. It knows no promises, coordinator
+epochs, coordinators or delete orders: those are in the control store, one for all engines, and
 ``replica_store.py`` joins the two. ``segment_engine.py`` (one file per segment) is the engine of
 production; every engine passes ``tests/conformance/engine_suite.py``.
 
@@ -327,7 +327,7 @@ class LogIndex(Protocol):
 
     def verify(self, segment_id: SegmentId) -> int:
         """Read back what is on disk of one log's index, to find bit rot before somebody looks
-        there. What is damaged is dropped, and built again by ``tend``.
+        there. What is damaged is dropped, and built again by ``maintain``.
 
         Returns:
             How many bytes were read.
@@ -339,7 +339,7 @@ class LogIndex(Protocol):
         where there is none (yet) or it is damaged."""
         ...
 
-    def tend(self) -> bool:
+    def maintain(self) -> bool:
         """Do one bounded step of background work: merge, build, rebuild, drop. Never waits for an
         append, nor makes one wait. One caller at a time.
 

@@ -3,8 +3,8 @@
 Engines differ in how they keep what is appended. What is sealed lies in one kind of file, so that
 look-ups, scrub, copies and tiering exist once. A log is copied in steps; then, in this order: its
 file is durable under its name and equals what was sealed; the record of the replica names its new
-keeper, in one commit; the old engine drops its bytes. A crash before the commit leaves a file that
-the next attempt replaces, one after it leaves bytes that the old engine is told of at the next
+location, in one commit; the old engine drops its bytes. A crash before the commit leaves a file
+that the next attempt replaces, one after it leaves bytes that the old engine is told of at the next
 start (``LogSalvage.strays``). Reads go by the record, so they find one whole log at any time.
 """
 
@@ -19,7 +19,7 @@ from icecore.process.log import event
 from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
-from icecore_node.storage.control.keepers import engine_of
+from icecore_node.storage.control.replica_location import engine_of
 from icecore_node.storage.engine import LogEnd, NotAsSealed, SealedCopy, SealedLogs
 from icecore_node.storage.placement import Placement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
@@ -33,18 +33,18 @@ class _Copying:
     """A log that is on its way."""
 
     row: ReplicaRow
-    keeper: str
-    """Name of the keeper that gets it."""
+    location: str
+    """Name of the location that gets it."""
     copy: SealedCopy
     next_offset: int
 
 
 class HandOver:
-    """Moves what is sealed to its last keeper. One caller of ``step`` at a time.
+    """Moves what is sealed to its last location. One caller of ``step`` at a time.
 
     Args:
         catalog: Of all replicas.
-        files: What takes sealed logs, by keeper, for each disk; none = they stay where they are.
+        files: What takes sealed logs, by location, for each disk; none = they stay where they are.
     """
 
     def __init__(self, catalog: ReplicaCatalog, files: Mapping[str, SealedLogs]) -> None:
@@ -129,7 +129,7 @@ class HandOver:
 
     def _remember(self, copying: _Copying, end: LogEnd) -> None:
         self._catalog.control.change_row(
-            copying.row.segment_id, engine=copying.keeper, end_position=end.position
+            copying.row.segment_id, engine=copying.location, end_position=end.position
         )
 
     def drop_strays(self) -> None:

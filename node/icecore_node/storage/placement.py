@@ -1,10 +1,10 @@
-"""On which disk of the node a new log is made, and remembered (``keepers.py``)."""
+"""On which disk of the node a new log is made, and remembered (``replica_location.py``)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from icecore_node.storage.control.control_store import ReplicaRow
-from icecore_node.storage.control.keepers import engine_of, keeper_of
+from icecore_node.storage.control.replica_location import engine_of, location_of
 from icecore_node.storage.disk_levels import DiskLevel, DiskLimits, disk_level
 from icecore_node.storage.disks import Room
 from icecore_node.storage.replica_catalog import ReplicaCatalog
@@ -34,7 +34,8 @@ class Placement:
         self._disks = catalog.disks
 
     def placed(self, rows: Sequence[ReplicaRow]) -> list[ReplicaRow]:
-        """New replicas, each with its keeper. Raises StorageError when the first disk can't say how
+        """New replicas, each with its location. Raises StorageError when the first disk can't say
+        how
         full it is."""
         if self._disks.count == 1 or not rows:
             return list(rows)
@@ -43,14 +44,14 @@ class Placement:
         for row in rows:
             disk = self._disk_of(row, rooms.values())
             rooms[disk] = replace(rooms[disk], growing=rooms[disk].growing + 1)
-            found.append(replace(row, engine=keeper_of(engine_of(row.engine), disk)))
+            found.append(replace(row, engine=location_of(engine_of(row.engine), disk)))
         return found
 
     def _disk_of(self, row: ReplicaRow, rooms: Iterable[Room]) -> str:
         """A crash may have left a file of this log that no record knows, or half a copy: it is made
         there again, so that its engine judges what that file had been."""
         engine = engine_of(row.engine)
-        able = [room for room in rooms if keeper_of(engine, room.disk) in self._catalog.engines]
+        able = [room for room in rooms if location_of(engine, room.disk) in self._catalog.engines]
         identity = row.identity(self._catalog.cluster_id)
         for room in able:
             for name in (file_name(identity), unfinished_copy_name(identity)):

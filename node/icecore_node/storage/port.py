@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from icecore.errors import IcecoreError
-from icecore.model import Epoch, SegmentId, Token
+from icecore.model import CoordinatorEpoch, Epoch, SegmentId
 from icecore_node.storage.engine import AppendRequest, LogIndex, LogReader, LogTail, SegmentIdentity
 
 
@@ -126,11 +126,13 @@ class StoredPromises(Protocol):
         """The highest epoch promised for a segment, 0 when none was."""
         ...
 
-    def persist(self, promises: Sequence[tuple[SegmentId, Epoch]], token: Token) -> None:
-        """Remember promises (segment id, epoch) and the coordinator's token, durably, in one sync.
+    def persist(
+        self, promises: Sequence[tuple[SegmentId, Epoch]], coordinator_epoch: CoordinatorEpoch
+    ) -> None:
+        """Remember promises (segment id, epoch) and the coordinator's epoch, durably, in one sync.
 
         Raises:
-            FencedError: The token is old; then nothing is changed.
+            FencedError: The coordinator epoch is old; then nothing is changed.
         """
         ...
 
@@ -207,11 +209,11 @@ class StoredRemoval(Protocol):
         """
         ...
 
-    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
+    def delete(self, segment_ids: Sequence[SegmentId], coordinator_epoch: CoordinatorEpoch) -> None:
         """Remove replicas on the coordinator's order, durably. Idempotent.
 
         Raises:
-            FencedError: The token is old; then nothing is changed.
+            FencedError: The coordinator epoch is old; then nothing is changed.
             StorageError: A file is in the way; the order stays.
         """
         ...

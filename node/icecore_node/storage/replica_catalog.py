@@ -32,7 +32,7 @@ class ReplicaCatalog:
 
     Args:
         control: Remembers them.
-        engines: By the names that records have for them (``keepers.py``).
+        engines: By the names that records have for them (``replica_location.py``).
         cluster_id: Whose replicas they are; empty before the first registration.
         disks: Where they lie.
     """
@@ -77,10 +77,10 @@ class ReplicaCatalog:
         try:
             return question(self.engine_named(name))
         except NotReplicaError:
-            keeper = self.row(segment_id).engine
-            if keeper == name:
+            location = self.row(segment_id).engine
+            if location == name:
                 raise
-            return question(self.engine_named(keeper))
+            return question(self.engine_named(location))
 
     def in_use(self) -> list[tuple[str, Engine]]:
         """All engines whose disk counts, with their names."""

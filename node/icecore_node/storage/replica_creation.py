@@ -99,7 +99,7 @@ class ReplicaCreation:
             raise StorageError(f"segment {segment_id} is UNKNOWN: {old.damage}")
         return row
 
-    def _create(self, keeper: str, rows: Sequence[ReplicaRow]) -> dict[SegmentId, IcecoreError]:
+    def _create(self, location: str, rows: Sequence[ReplicaRow]) -> dict[SegmentId, IcecoreError]:
         by_id = {row.segment_id: row for row in rows}
 
         def remember(created: Sequence[CreatedLog]) -> None:
@@ -114,7 +114,7 @@ class ReplicaCreation:
 
         logs = [NewLog(self._catalog.identity(row), row.start_timestamp_ms) for row in rows]
         try:
-            return self._catalog.engine_named(keeper).create(logs, remember)
+            return self._catalog.engine_named(location).create(logs, remember)
         except DiskLostError as error:  # the next attempt goes to another disk
             return {row.segment_id: error for row in rows}
 

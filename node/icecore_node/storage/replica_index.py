@@ -1,6 +1,6 @@
 """The index of all replicas: the engine that has a replica answers, and all engines flush.
 
-Sealed logs of all engines get the same index, which is why ``tend`` also hands them over.
+Sealed logs of all engines get the same index, which is why ``maintain`` also hands them over.
 """
 
 from collections.abc import Sequence
@@ -50,9 +50,9 @@ class ReplicaIndex:
             segment_id, lambda engine: engine.index.sealed_part(segment_id, length, position)
         )
 
-    def tend(self) -> bool:
-        """See ``LogIndex.tend``: a step of each engine, and of what was sealed."""
-        left = [_tend(engine) for _, engine in self._catalog.in_use()]
+    def maintain(self) -> bool:
+        """See ``LogIndex.maintain``: a step of each engine, and of what was sealed."""
+        left = [_maintain(engine) for _, engine in self._catalog.in_use()]
         return any([self._hand_over.step(), *left])
 
     def flush(self) -> None:
@@ -62,8 +62,8 @@ class ReplicaIndex:
         self._catalog.control.database.keep_reserve()
 
 
-def _tend(engine: Engine) -> bool:
+def _maintain(engine: Engine) -> bool:
     try:
-        return engine.index.tend()
+        return engine.index.maintain()
     except DiskLostError:  # it is not in use any more; the others are
         return True

@@ -98,7 +98,7 @@ class _Verification:
         self._begin()
 
     def _begin(self) -> None:
-        self._keeper = self._catalog.row(self._segment_id).engine
+        self._location = self._catalog.row(self._segment_id).engine
         self._walk = self._catalog.ask(
             self._segment_id, lambda engine: engine.reader.verification(self._segment_id)
         )
@@ -113,7 +113,7 @@ class _Verification:
         try:
             return self._walk.step(max_bytes)
         except NotReplicaError:
-            if self._catalog.row(self._segment_id).engine == self._keeper:
+            if self._catalog.row(self._segment_id).engine == self._location:
                 raise
             self._begin()
             return self._walk.step(max_bytes)

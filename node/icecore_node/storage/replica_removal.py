@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from icecore.errors import IcecoreError
-from icecore.model import SegmentId, Token
+from icecore.model import CoordinatorEpoch, SegmentId
 from icecore.process.log import event
 from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import QUARANTINED, SEALED, ReplicaRow
-from icecore_node.storage.control.keepers import engine_of
+from icecore_node.storage.control.replica_location import engine_of
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
@@ -61,18 +61,18 @@ class ReplicaRemoval:
             self._control.change_row(segment_id, state=QUARANTINED)
         event(_log, logging.ERROR, "quarantined", segment_id=segment_id, why=why)
 
-    def delete(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
+    def delete(self, segment_ids: Sequence[SegmentId], coordinator_epoch: CoordinatorEpoch) -> None:
         """Remove replicas on the coordinator's order, which is stored first, with one control-store
         sync for all of them. What is not here counts as removed. Idempotent.
 
         Raises:
-            FencedError: The token is old; then nothing is changed.
+            FencedError: The coordinator epoch is old; then nothing is changed.
             StorageError: A file is in the way, or a disk does not count; the order stays.
         """
         with self._catalog.changing:
             here = [one for one in dict.fromkeys(segment_ids) if self._control.row(one) is not None]
             if here:
-                self._control.put_intents(here, token)
+                self._control.put_intents(here, coordinator_epoch)
                 self._remove(here)
 
     def _remove(self, segment_ids: Sequence[SegmentId]) -> None:

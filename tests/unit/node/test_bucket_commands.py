@@ -10,9 +10,9 @@ import pytest
 
 from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.tiering.access import MARKER_KEY, marker_of
-from icecore_node.tiering.manifest import Manifest
-from icecore_node.tiering.stored_settings import SettingsKeeper, StoredSettings, settings_key
+from icecore_node.remote.access import MARKER_KEY, marker_of
+from icecore_node.remote.format.manifest import Manifest
+from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings, settings_key
 from tests.support.tiered import FACTS, flights, undecodable
 from tests.support.tiered_folder import TieredFolder
 
@@ -156,10 +156,10 @@ async def test_a_plan_has_the_last_settings_that_can_be_read(bucket: TieredFolde
     await two(bucket)
     [plan] = (await run(bucket, "plan"))["topics"]
     assert (plan["settings"], plan["left_out"]) == (None, [])
-    keeper, topic_id = SettingsKeeper(), FACTS.topic_id
+    location, topic_id = SettingsKeeper(), FACTS.topic_id
     for version in (1, 2):
         said = StoredSettings(version, json.dumps({"partitions": version}))
-        await keeper.keep(bucket.store, FACTS.cluster_id, topic_id, said)
+        await location.keep(bucket.store, FACTS.cluster_id, topic_id, said)
     [plan] = (await run(bucket, "plan"))["topics"]
     assert plan["settings"] == {"partitions": 2}
     found = await run(bucket, "verify")

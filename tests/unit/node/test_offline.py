@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from icecore.model import Token
+from icecore.model import CoordinatorEpoch
 from icecore_node import offline
 from icecore_node.storage.control.control_store import ReplicaRow
-from icecore_node.storage.control.keepers import keeper_of
+from icecore_node.storage.control.replica_location import location_of
 from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
@@ -25,10 +25,10 @@ def data(tmp_path: Path) -> Path:
 
 
 def promised(data: Path) -> tuple[int, int]:
-    """Token, and promise of segment 7, as a node finds them."""
+    """Coordinator epoch, and promise of segment 7, as a node finds them."""
     folder = DataFolder.open(data, 3)
     try:
-        return folder.control.promises.max_token, folder.control.promises.epoch_of(7)
+        return folder.control.promises.max_coordinator_epoch, folder.control.promises.epoch_of(7)
     finally:
         folder.close()
 
@@ -40,13 +40,13 @@ def test_inspect_shows_whose_it_is(data: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_nothing_changes_without_yes(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    offline.main(["reset-token", str(data), "--token", "4"])
+    offline.main(["reset-coordinator-epoch", str(data), "--coordinator-epoch", "4"])
     assert "becomes 4" in (said := capsys.readouterr().out) and "--yes" in said
     assert promised(data) == ((1 << 63) - 1, 1 << 40)
 
 
 def test_numbers_are_lowered(data: Path) -> None:
-    offline.main(["reset-token", str(data), "--token", "4", "--yes"])
+    offline.main(["reset-coordinator-epoch", str(data), "--coordinator-epoch", "4", "--yes"])
     assert promised(data) == (4, 1 << 40)
     offline.main(["reset-promise", str(data), "--segment", "7", "--epoch", "2", "--yes"])
     assert promised(data) == (4, 2)
@@ -66,7 +66,7 @@ def test_other_folders_are_left_alone(tmp_path: Path) -> None:
         offline.main(["inspect", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(SystemExit):
-        offline.main(["reset-token", str(tmp_path), "--token", "-1"])
+        offline.main(["reset-coordinator-epoch", str(tmp_path), "--coordinator-epoch", "-1"])
 
 
 def test_a_disk_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_a_disk_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     folder = DataFolder.open(data, 3)
     disk = (dirs := DataDirs.open([other], folder)).disks[1].name
     rows = [ReplicaRow.prepared(identity(number), 0) for number in (1, 2)]
-    folder.control.put_rows([rows[0], replace(rows[1], engine=keeper_of("segment", disk))])
+    folder.control.put_rows([rows[0], replace(rows[1], engine=location_of("segment", disk))])
     dirs.close()
     folder.close()
     for wrong in ("", "nothing"):
@@ -92,7 +92,7 @@ def test_a_disk_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     store = make_store(folder.files, folder.index, folder.control, CLUSTER)
     assert [one.intact for one in store.start_up()] == [False, False]  # the first was never made
     assert "was given up" in store.start_up()[1].why
-    store.removal.delete([2], Token(1))
+    store.removal.delete([2], CoordinatorEpoch(1))
     assert [row.segment_id for row in folder.control.rows()] == [1]
     store.close()
     folder.close()

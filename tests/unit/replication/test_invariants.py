@@ -81,8 +81,8 @@ def decided_end(replies: dict[int, FenceReply]) -> int:
 class Segments:
     """One segment, RF 3, from first append to end. Moves take one number as their choice."""
 
-    def __init__(self, min_insync: int, isr: tuple[int, ...]) -> None:
-        pinned = SegmentSettings(replication_factor=3, min_insync=min_insync)
+    def __init__(self, min_insync_replicas: int, isr: tuple[int, ...]) -> None:
+        pinned = SegmentSettings(replication_factor=3, min_insync_replicas=min_insync_replicas)
         self.stored: Segment = segment(settings=pinned, isr=isr)
         self.peers = {node_id: Peer(node_id) for node_id in FOLLOWERS}
         self.now_ms = 0.0
@@ -358,9 +358,9 @@ SEEDS_PER_BLOCK = 150
 Choice = tuple[Move, int]
 
 
-def first_failure(min_insync: int, isr: tuple[int, ...], moves: list[Choice]) -> str:
+def first_failure(min_insync_replicas: int, isr: tuple[int, ...], moves: list[Choice]) -> str:
     """Return the first violation and the move after which it appears; "" if there is none."""
-    segments = Segments(min_insync, isr)
+    segments = Segments(min_insync_replicas, isr)
     for number, (move, choice) in enumerate(moves):
         try:
             move(segments, choice)
@@ -371,11 +371,11 @@ def first_failure(min_insync: int, isr: tuple[int, ...], moves: list[Choice]) ->
     return ""
 
 
-def shortest(min_insync: int, isr: tuple[int, ...], moves: list[Choice]) -> list[Choice]:
+def shortest(min_insync_replicas: int, isr: tuple[int, ...], moves: list[Choice]) -> list[Choice]:
     """Leave out what the failure does not need."""
     for index in reversed(range(len(moves))):
         fewer = moves[:index] + moves[index + 1 :]
-        if first_failure(min_insync, isr, fewer):
+        if first_failure(min_insync_replicas, isr, fewer):
             moves = fewer
     return moves
 
@@ -385,13 +385,15 @@ def test_random_histories(block: int) -> None:
     """Seeds, not drawn lists: hypothesis repeats itself and missed most mutants here."""
     for seed in range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK):
         rng = random.Random(seed)
-        min_insync, isr = rng.choice((1, 2, 3)), rng.choice(((1,), (1, 2), (1, 2, 3)))
+        min_insync_replicas, isr = rng.choice((1, 2, 3)), rng.choice(((1,), (1, 2), (1, 2, 3)))
         moves = [(rng.choice(MOVES), rng.randrange(24)) for _ in range(rng.choice((20, 60, 120)))]
-        if first_failure(min_insync, isr, moves):
-            moves = shortest(min_insync, isr, moves)
+        if first_failure(min_insync_replicas, isr, moves):
+            moves = shortest(min_insync_replicas, isr, moves)
             told = "\n".join(f"{move.__name__}({choice})" for move, choice in moves)
-            why = first_failure(min_insync, isr, moves)
-            pytest.fail(f"seed {seed}, min_insync {min_insync}, isr {isr}\n{told}\n{why}")
+            why = first_failure(min_insync_replicas, isr, moves)
+            pytest.fail(
+                f"seed {seed}, min_insync_replicas {min_insync_replicas}, isr {isr}\n{told}\n{why}"
+            )
 
 
 # --- the checks themselves bite -------------------------------------------------------------------

@@ -161,7 +161,7 @@ def test_slow_follower_that_keeps_pace_is_no_laggard(behind: int) -> None:
         assert only(ProposeIsr, effects) == []
 
 
-def test_shrink_may_go_below_min_insync_and_then_refuses_writes() -> None:
+def test_shrink_may_go_below_min_insync_replicas_and_then_refuses_writes() -> None:
     led = Led()
     led.produce()
     led.produce(acks=Acks.LEADER)
@@ -239,8 +239,8 @@ def test_added_member_counts_before_the_answer() -> None:
 
 @pytest.mark.parametrize(("end", "joins"), [(109, False), (110, True)])
 def test_floor_is_everything_acked(end: int, joins: bool) -> None:
-    """min_insync 1, acked on the leader alone: HW of a quorum would be too low a floor."""
-    led = Led(settings=settings(min_insync=1), isr=(1,))
+    """min_insync_replicas 1, acked on the leader alone: HW of a quorum would be too low a floor."""
+    led = Led(settings=settings(min_insync_replicas=1), isr=(1,))
     led.produce(count=9)
     led.produce(count=1)
     led.do(Tick(), at=5_000.0)

@@ -102,7 +102,9 @@ def test_acks_leader_is_invisible_until_replicated() -> None:
 
 
 def test_single_replica() -> None:
-    led = Led(settings=settings(replication_factor=1, min_insync=1), replicas=(1,), isr=(1,))
+    led = Led(
+        settings=settings(replication_factor=1, min_insync_replicas=1), replicas=(1,), isr=(1,)
+    )
     for acks in Acks:
         led.produce(acks=acks)
     assert len(only(CompleteProduce, led.durable(130, 1))) == 3

@@ -47,10 +47,10 @@ def test_rf3(replies: dict[int, FenceReply], expected: Decision | None) -> None:
     ("isr", "repliers", "decided"),
     [((1,), (2, 3), False), ((1, 2), (2, 3), True), ((1, 2, 3), (3,), False)],
 )
-def test_min_insync_below_quorum_needs_a_member_of_the_frozen_set(
+def test_min_insync_replicas_below_quorum_needs_a_member_of_the_frozen_set(
     isr: tuple[int, ...], repliers: tuple[int, ...], decided: bool
 ) -> None:
-    record = segment(settings=settings(min_insync=1), isr=isr)
+    record = segment(settings=settings(min_insync_replicas=1), isr=isr)
     assert (may_decide({n: reply() for n in repliers}, record) is not None) == decided
 
 
@@ -68,16 +68,16 @@ def test_rf5_uses_the_pinned_quorum(
     replicas: tuple[int, ...], isr: tuple[int, ...], repliers: tuple[int, ...], decided: bool
 ) -> None:
     record = segment(
-        settings=settings(replication_factor=5, min_insync=3), replicas=replicas, isr=isr
+        settings=settings(replication_factor=5, min_insync_replicas=3), replicas=replicas, isr=isr
     )
     assert (may_decide({n: reply() for n in repliers}, record) is not None) == decided
 
 
 @pytest.mark.parametrize(
-    ("rf", "n", "min_insync"),
+    ("rf", "n", "min_insync_replicas"),
     [(rf, n, m) for rf in (1, 2, 3, 5) for n in range(1, rf + 1) for m in range(1, n + 1)],
 )
-def test_every_decision_meets_every_possible_ack(rf: int, n: int, min_insync: int) -> None:
+def test_every_decision_meets_every_possible_ack(rf: int, n: int, min_insync_replicas: int) -> None:
     """Exhaustive: whoever may decide by S3 has at least one holder of each acked record."""
     replicas = tuple(range(1, n + 1))
     quorum = settings(replication_factor=rf).quorum
@@ -86,13 +86,14 @@ def test_every_decision_meets_every_possible_ack(rf: int, n: int, min_insync: in
         if 1 not in isr:
             continue
         record = segment(
-            settings=settings(replication_factor=rf, min_insync=min_insync),
+            settings=settings(replication_factor=rf, min_insync_replicas=min_insync_replicas),
             replicas=replicas,
             isr=tuple(sorted(isr)),
         )
         # A record acked by `all` earlier is on every member of the set at that time, which held
-        # min_insync members and all members of today's set that were in it: at least those holders.
-        all_holders = [g for g in groups if len(g) >= min_insync and g >= isr and 1 in g]
+        # min_insync_replicas members and all members of today's set that were in it: at least those
+        # holders.
+        all_holders = [g for g in groups if len(g) >= min_insync_replicas and g >= isr and 1 in g]
         quorum_holders = [g for g in groups if len(g) >= quorum and 1 in g]
         for deciders in groups:
             # not the old leader's incarnation, so S1 is out

@@ -8,7 +8,7 @@ from icecore.model import Acks, SegmentState
 from icecore_replication.effects import (
     CollectSealDigests,
     PrepareSuccessor,
-    ReportDispute,
+    ReportDivergence,
     SendSeal,
 )
 from icecore_replication.inputs import ProduceReceived, SealDigests
@@ -43,7 +43,7 @@ def prepared() -> Rolling:
 
 def drain(roll: Rolling, isr: IsrState, stay: set[int], now_ms: float = 0.0) -> Any:
     assert isinstance(roll.state, Draining)
-    return roll.drain(roll.state, isr, stay, log_end=END, min_insync=2, now_ms=now_ms)
+    return roll.drain(roll.state, isr, stay, log_end=END, min_insync_replicas=2, now_ms=now_ms)
 
 
 def collecting() -> Rolling:
@@ -110,7 +110,7 @@ def test_the_seal_lists_who_agrees() -> None:
 @pytest.mark.parametrize(
     ("digests", "effects"),
     [
-        ({1: DIGESTS, 2: DIGESTS, 3: (b"x", b"y")}, [ReportDispute(END, (3,))]),
+        ({1: DIGESTS, 2: DIGESTS, 3: (b"x", b"y")}, [ReportDivergence(END, (3,))]),
         ({1: DIGESTS}, []),
     ],
     ids=["somebody differs", "too few"],

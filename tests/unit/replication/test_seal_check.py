@@ -15,7 +15,7 @@ CLAIM = SealClaim(
     producer_digest=b"p",
     length_bytes=900,
     replicas=(1, 2, 3),
-    min_insync=2,
+    min_insync_replicas=2,
 )
 FOLLOWER = MemberWord(
     durable_end_offset=100,
@@ -34,7 +34,7 @@ def test_those_that_confirm_are_the_replicas() -> None:
 
 
 def test_a_single_copy_needs_its_leader_alone() -> None:
-    alone = replace(CLAIM, replicas=(1,), min_insync=1)
+    alone = replace(CLAIM, replicas=(1,), min_insync_replicas=1)
     assert agreed_replicas(alone, {1: LEADER}) == (1,)
     with pytest.raises(NotEnoughReplicasError):
         agreed_replicas(alone, {})
@@ -60,7 +60,7 @@ def test_too_few_answers_refuse_without_a_page(missing: dict[int, MemberWord]) -
     with pytest.raises(NotEnoughReplicasError):
         agreed_replicas(CLAIM, missing)
     with pytest.raises(NotEnoughReplicasError):
-        agreed_replicas(replace(CLAIM, min_insync=1), missing)
+        agreed_replicas(replace(CLAIM, min_insync_replicas=1), missing)
 
 
 @pytest.mark.parametrize(

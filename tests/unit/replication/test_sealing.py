@@ -13,7 +13,7 @@ from icecore_replication.effects import (
     FailProduce,
     PrepareSuccessor,
     ProposeIsr,
-    ReportDispute,
+    ReportDivergence,
     RequestRecovery,
     SendSeal,
     StepDown,
@@ -32,7 +32,7 @@ from icecore_replication.inputs import (
     SuccessorPrepared,
     Tick,
 )
-from icecore_replication.sealing import agreeing_nodes, disputing_nodes
+from icecore_replication.sealing import agreeing_nodes, diverging_nodes
 from tests.support.replication_setup import Led, node, only, settings
 
 SAME = (b"s" * 32, b"p" * 32)
@@ -168,8 +168,8 @@ def test_drops_laggards_once_then_collects() -> None:
     assert only(CollectSealDigests, effects) == [CollectSealDigests(120, (1, 2))]
 
 
-def test_never_drops_below_min_insync() -> None:
-    led = full(settings=settings(min_insync=3))
+def test_never_drops_below_min_insync_replicas() -> None:
+    led = full(settings=settings(min_insync_replicas=3))
     led.produce()
     led.durable(120, 1, 2)
     led.do(SuccessorPrepared(SUCCESSOR))
@@ -186,7 +186,7 @@ def test_unanswered_change_ends_the_wait_too() -> None:
     assert not led.rolling
 
 
-def test_death_below_min_insync_aborts() -> None:
+def test_death_below_min_insync_replicas_aborts() -> None:
     led = draining()
     effects = led.do(NodeChanged(node(2, NodeState.DOWN)), NodeChanged(node(3, NodeState.DOWN)))
     assert only(ProposeIsr, effects) == [ProposeIsr((1,), 1, (11,))]
@@ -211,9 +211,9 @@ def test_agreeing_nodes(digests: dict[int, tuple[bytes, bytes]], expected: tuple
     assert agreeing_nodes(1, (1, 2, 3), digests) == expected
     led = collecting()
     effects = led.do(SealDigests(110, digests))
-    disputing = disputing_nodes(1, (1, 2, 3), digests)
-    if disputing:
-        assert effects == [ReportDispute(110, disputing)]
+    diverging = diverging_nodes(1, (1, 2, 3), digests)
+    if diverging:
+        assert effects == [ReportDivergence(110, diverging)]
         assert not led.rolling
     elif len(expected) >= 2:
         assert effects == [SendSeal(110, 1, *SAME, expected, SUCCESSOR)]

@@ -31,7 +31,7 @@ def test_quorum_counts_all_replicas(
 
 
 @pytest.mark.parametrize(
-    ("current", "isr_end", "majority", "committed", "min_insync", "expected"),
+    ("current", "isr_end", "majority", "committed", "min_insync_replicas", "expected"),
     [
         (3, 7, 5, 2, 2, 7),
         (3, 7, 5, 1, 2, 5),  # frozen: too few in sync
@@ -42,6 +42,11 @@ def test_quorum_counts_all_replicas(
     ],
 )
 def test_high_watermark(
-    current: int, isr_end: int, majority: int, committed: int, min_insync: int, expected: int
+    current: int,
+    isr_end: int,
+    majority: int,
+    committed: int,
+    min_insync_replicas: int,
+    expected: int,
 ) -> None:
-    assert high_watermark(current, isr_end, majority, committed, min_insync) == expected
+    assert high_watermark(current, isr_end, majority, committed, min_insync_replicas) == expected

@@ -95,7 +95,7 @@ class BatchReader(Generic[LogT]):
             try:
                 span = self._shortcuts.span(log, offset, max_bytes, end_offset, end)
                 if span is None:
-                    return self._read_cold(log, file, offset, max_bytes, end_offset)
+                    return self._read_remote(log, file, offset, max_bytes, end_offset)
                 start, length, next_offset = span
                 if next_offset > end_offset:
                     return b"", offset
@@ -106,7 +106,7 @@ class BatchReader(Generic[LogT]):
                 raise damaged(segment_id, error) from error
             return data, next_offset
 
-    def _read_cold(
+    def _read_remote(
         self, log: LogT, file: Readable, offset: int, max_bytes: int, end_offset: int
     ) -> tuple[bytes, int]:
         """By a walk; every byte is verified, because it may be years old."""

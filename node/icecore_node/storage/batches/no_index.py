@@ -47,8 +47,8 @@ class NoIndex:
         self._find(segment_id)
         return b""
 
-    def tend(self) -> bool:
-        """See ``LogIndex.tend``."""
+    def maintain(self) -> bool:
+        """See ``LogIndex.maintain``."""
         return False
 
     def flush(self) -> None:

@@ -13,12 +13,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from icecore.errors import NotReplicaError
-from icecore.model import Epoch, Generation, SegmentId, Token
+from icecore.model import CoordinatorEpoch, Epoch, Generation, SegmentId
 from icecore.topic_settings import SEGMENT_ENGINE, FlushBounds
 from icecore_node.storage.control.control_database import ControlDatabase
-from icecore_node.storage.control.control_promises import Promises, put_epochs, put_token
+from icecore_node.storage.control.control_promises import (
+    Promises,
+    put_coordinator_epoch,
+    put_epochs,
+)
 from icecore_node.storage.control.disk_identity import DiskIdentity, KnownDisks, LastStop
-from icecore_node.storage.control.keepers import engine_of
+from icecore_node.storage.control.replica_location import engine_of
 from icecore_node.storage.engine import SegmentIdentity
 
 PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"
@@ -50,7 +54,8 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
-    """Name of the keeper that has the bytes now (``keepers.py``): the engine of its identity,
+    """Name of the location that has the bytes now (``replica_location.py``): the engine of its
+    identity,
     until the replica is sealed and handed over."""
     flush_interval_ms: int = 0
     """0 = all that was appended is synced, and always was."""
@@ -200,21 +205,23 @@ class ControlStore:
             query = "SELECT segment_id FROM intents ORDER BY segment_id"
             return [segment_id for (segment_id,) in self.database.load(query)]
 
-    def put_intents(self, segment_ids: Sequence[SegmentId], token: Token) -> None:
+    def put_intents(
+        self, segment_ids: Sequence[SegmentId], coordinator_epoch: CoordinatorEpoch
+    ) -> None:
         """Remember deletions before their first side effect, in one synced commit.
 
-        Raises FencedError for an old token.
+        Raises FencedError for an old coordinator epoch.
         """
         with self.database.lock:
-            self.promises.check_token(token)
+            self.promises.check_coordinator_epoch(coordinator_epoch)
 
             def change(connection: sqlite3.Connection) -> None:
-                rows = [(segment_id, token) for segment_id in segment_ids]
+                rows = [(segment_id, coordinator_epoch) for segment_id in segment_ids]
                 connection.executemany("INSERT OR REPLACE INTO intents VALUES (?, ?)", rows)
-                put_token(connection, token)
+                put_coordinator_epoch(connection, coordinator_epoch)
 
             self.database.commit(change)
-            self.promises.note([], token)
+            self.promises.note([], coordinator_epoch)
 
     def finish_intents(self, segment_ids: Sequence[SegmentId]) -> None:
         """The files are gone: forget replicas and intents in one commit. Their promises stay."""

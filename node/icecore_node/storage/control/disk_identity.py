@@ -53,7 +53,8 @@ class DiskIdentity:
         return self._database.get_number("disk_counter")
 
     def keep_incarnation(self, incarnation: Incarnation, disk_counter: int) -> None:
-        """Persist the incarnation and the counter that it begins with; before the first beat."""
+        """Persist the incarnation and the counter that it begins with; before the first
+        heartbeat."""
         self._database.put(incarnation=incarnation, disk_counter=disk_counter)
 
     def raise_disk_counter(self) -> int:

@@ -108,7 +108,7 @@ class Coverage:
                 cover.release()
             self.covers = ()
 
-    # --- by who tends it ----------------------------------------------------------------------
+    # --- by who maintains it ----------------------------------------------------------------------
 
     def load(self, covers: Sequence[Cover]) -> None:
         """Take over the covers of the database or a file, in order; only while none are loaded."""

@@ -20,7 +20,7 @@ class AppendedEntries:
     """For one data folder; each log has one writer at a time.
 
     Args:
-        due: Told of logs that have something to be tended.
+        due: Told of logs that have something to be maintained.
         entries_per_run: From so many entries on.
     """
 

@@ -1,4 +1,4 @@
-"""Background work on the index of logs, in short steps (see ``LogIndex.tend``), and the logs
+"""Background work on the index of logs, in short steps (see ``LogIndex.maintain``), and the logs
 that are due for it.
 
 It works on one log after the other: gaps are read and get covers, entries become runs, runs are
@@ -43,7 +43,8 @@ from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSet
 
 # --- logs that are due ----------------------------------------------------------------------------
 
-# Which logs have something to be tended: noted by whoever changes them, taken by who tends them.
+# Which logs have something to be maintained: noted by whoever changes them, taken by who maintains
+# them.
 #
 # Only single operations of dicts, so that a writer of a log waits for nobody.
 
@@ -124,7 +125,7 @@ class IndexUpkeep:
             log = self._logs.get(segment_id)
             if log is None:
                 return True
-            self._current = log, self._tended(log)
+            self._current = log, self._maintained(log)
         return self._go_on(*self._current)
 
     def close(self) -> None:
@@ -209,7 +210,7 @@ class IndexUpkeep:
             loaded = self._stored.load(log.prefix, identity.base_offset, tail.end_offset)
             log.coverage.load(loaded.covers)
 
-    def _tended(self, log: SegmentLog) -> Generator[None]:
+    def _maintained(self, log: SegmentLog) -> Generator[None]:
         coverage = log.coverage
         if not log.is_confirmed:
             return

@@ -44,7 +44,7 @@ class SegmentIndex:
         logs: Those in use, by segment id; the engine's, and only looked at.
         stored: Entries in the database.
         upkeep: Tends them.
-        due: What is to be tended.
+        due: What is to be maintained.
         memory: Of recent entries.
     """
 
@@ -106,7 +106,7 @@ class SegmentIndex:
         return found
 
     def close(self) -> None:
-        """End what is tended; called before the logs are let go of."""
+        """End what is maintained; called before the logs are let go of."""
         self._upkeep.close()
 
     # --- the port -----------------------------------------------------------------------------
@@ -175,8 +175,8 @@ class SegmentIndex:
                     self._upkeep.drop(log, CoverDamagedError(cover, error))
         return b""
 
-    def tend(self) -> bool:
-        """See ``LogIndex.tend``."""
+    def maintain(self) -> bool:
+        """See ``LogIndex.maintain``."""
         return self._upkeep.step()
 
     def flush(self) -> None:

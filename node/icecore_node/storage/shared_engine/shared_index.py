@@ -1,8 +1,8 @@
 """Index of logs in shared files: there is none but their runs, which are in memory.
 
 So records in the active part of such a log are found by reading it; once it is sealed and handed
-over, it has an index file. ``tend`` has another purpose here: it removes files in which no log has
-bytes.
+over, it has an index file. ``maintain`` has another purpose here: it removes files in which no log
+has bytes.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +50,8 @@ class SharedIndex:
         """See ``LogIndex.sealed_part``."""
         return self._none.sealed_part(segment_id, length, position)
 
-    def tend(self) -> bool:
-        """See ``LogIndex.tend``."""
+    def maintain(self) -> bool:
+        """See ``LogIndex.maintain``."""
         self._free()
         return False
 

@@ -98,7 +98,7 @@ def test_a_leader_that_lives_can_end_its_segment(sealed: Cluster) -> None:
 
 def test_a_set_of_one_that_acked_alone_is_the_last_copy(sealed: Cluster) -> None:
     record = sealed.segments[2]
-    settings = replace(record.segment.settings, min_insync=1)
+    settings = replace(record.segment.settings, min_insync_replicas=1)
     alone = record.segment.changed(isr=(2,), settings=settings, version=record.version + 1)
     commit(sealed, Change((replace(record, segment=alone),)))
     assert last_copies(sealed, sealed.live, 2, everywhere) == [2]

@@ -7,7 +7,7 @@ import pytest
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
-    PositionOvertakenError,
+    PositionConflictError,
     UnknownTopicError,
 )
 from icecore_coordinator.decisions import position_changes
@@ -67,7 +67,7 @@ def test_each_save_is_the_next_version(state: Cluster) -> None:
 def test_who_was_overtaken_changes_nothing(state: Cluster, version: int) -> None:
     save(state, (0, 10, 0))
     [error] = save(state, (0, 99, version), instance=THEIRS)
-    assert isinstance(error, PositionOvertakenError)
+    assert isinstance(error, PositionConflictError)
     assert error.metadata == {
         "topic": "events",
         "partition": "0",
@@ -84,17 +84,17 @@ def test_a_version_of_before_a_deletion_counts_no_more(state: Cluster) -> None:
     commit(state, delete_positions(state, "job", b""))
     assert stored(state) == {} and state.positions.count == 0
     [error] = save(state, (0, 30, 2))
-    assert isinstance(error, PositionOvertakenError)
+    assert isinstance(error, PositionConflictError)
     assert save(state, (0, 1, 0), instance=THEIRS) == [3]
     [error] = save(state, (0, 30, 1))
-    assert isinstance(error, PositionOvertakenError), "the versions went on above"
+    assert isinstance(error, PositionConflictError), "the versions went on above"
 
 
 def test_one_bad_save_spares_its_neighbours(state: Cluster) -> None:
     commit(state, create_topic(state, state.live, "wide", OTHER, 3, SETTINGS))
     outcomes = save(state, (0, 1, 0), (1, 2, 9), (2, OFFSET_MAX + 1, 0), (3, 1, 0), topic_id=OTHER)
     kinds = [each if isinstance(each, int) else type(each) for each in outcomes]
-    assert kinds == [1, PositionOvertakenError, InvalidRequestError, InvalidRequestError]
+    assert kinds == [1, PositionConflictError, InvalidRequestError, InvalidRequestError]
     assert stored(state) == {0: (1, 1)}
 
 
@@ -131,7 +131,7 @@ def test_a_new_position_without_room_spares_what_is_there(
     asked = (0, 11, 1), (1, 5, 0), (2, 5, 0), (3, 11, 1), (4, 5, 9)
     outcomes = save(state, *asked, topic_id=OTHER)
     kinds = [each if isinstance(each, int) else type(each) for each in outcomes]
-    assert kinds == [2, 1, InvalidRequestError, 2, PositionOvertakenError]
+    assert kinds == [2, 1, InvalidRequestError, 2, PositionConflictError]
     assert "wide/2" in str(outcomes[2]), "the one that found no room is named"
     assert stored(state) == {0: (11, 2), 1: (5, 1), 3: (11, 2)}
 

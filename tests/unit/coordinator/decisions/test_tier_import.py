@@ -17,7 +17,9 @@ TOPIC = ImportedTopic(
     name="flights",
     topic_id=b"t" * 16,
     partitions=2,
-    settings=SegmentSettings(replication_factor=1, min_insync=1, on_total_loss="unavailable"),
+    settings=SegmentSettings(
+        replication_factor=1, min_insync_replicas=1, on_total_loss="unavailable"
+    ),
     delete_grace_ms=1000,
     retention=KEEP_ALL,
     tiering=Tiering(is_on=True),

@@ -5,7 +5,7 @@ from icecore_coordinator.decisions.tiering import begin, store_warnings
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.records import Change, updated
-from icecore_coordinator.work.tier_nodes import tier_nodes
+from icecore_coordinator.work.remote.tier_nodes import tier_nodes
 from tests.support.cluster_states import Cluster, commit, records
 from tests.support.tier_states import begun, sealed, tiered_topic
 from tests.support.tier_world import TierWorld
@@ -82,4 +82,4 @@ async def test_a_person_is_told_once() -> None:
     give(world.state, 3, "s3://other")
     for _ in range(3):
         await world.uploads()
-    assert len(world.pages) == 1 and "node 3 has the object store s3://other" in world.pages[0]
+    assert len(world.alerts) == 1 and "node 3 has the object store s3://other" in world.alerts[0]

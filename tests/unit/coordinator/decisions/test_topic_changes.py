@@ -152,8 +152,8 @@ def test_good_names(name: str) -> None:
     ],
 )
 def test_defaults(nodes: int, asked: int, factor: int, in_sync: int) -> None:
-    settings = completed(SegmentSettings(replication_factor=asked, min_insync=0), nodes)
-    assert (settings.replication_factor, settings.min_insync) == (factor, in_sync)
+    settings = completed(SegmentSettings(replication_factor=asked, min_insync_replicas=0), nodes)
+    assert (settings.replication_factor, settings.min_insync_replicas) == (factor, in_sync)
 
 
 def test_create_topic_conflicts(state: Cluster) -> None:
@@ -163,7 +163,7 @@ def test_create_topic_conflicts(state: Cluster) -> None:
     with pytest.raises(InvalidRequestError):
         create_topic(state, state.live, "new", other, 10_001, SETTINGS)
     with pytest.raises(InvalidRequestError):
-        create_topic(state, state.live, "new", other, 1, replace(SETTINGS, min_insync=4))
+        create_topic(state, state.live, "new", other, 1, replace(SETTINGS, min_insync_replicas=4))
     with pytest.raises(NotEnoughReplicasError, match="there are 3"):
         create_topic(state, state.live, "new", other, 1, replace(SETTINGS, replication_factor=4))
     state.live.note(3, state=NodeState.DOWN)
@@ -172,10 +172,12 @@ def test_create_topic_conflicts(state: Cluster) -> None:
 
 
 def test_altered_settings_hold_from_the_next_segment(state: Cluster) -> None:
-    commit(state, alter_topic(state, state.live, "events", replace(SETTINGS, min_insync=3)))
-    assert segment(state).settings.min_insync == 2
+    commit(
+        state, alter_topic(state, state.live, "events", replace(SETTINGS, min_insync_replicas=3))
+    )
+    assert segment(state).settings.min_insync_replicas == 2
     successor = prepared_successor(state)
-    assert segment(state, successor).settings.min_insync == 3
+    assert segment(state, successor).settings.min_insync_replicas == 3
     with pytest.raises(NotEnoughReplicasError):
         seal(state, state.live, sealing(state), Opening(successor, {1: 11, 2: 12}), 0)
     with pytest.raises(InvalidRequestError):

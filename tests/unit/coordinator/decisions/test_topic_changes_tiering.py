@@ -105,7 +105,7 @@ def test_a_node_brings_the_url_of_its_store(state: Cluster) -> None:
     asked = Registration(b"c" * 16, 2, bytes([2]), 12, "n2:9", "rack", tier_url=url)
     change, _ = register(state, state.live, asked)
     commit(state, change)
-    assert state.nodes[2].tier_url == "s3://bucket/prefix", "only the first beat counts"
+    assert state.nodes[2].tier_url == "s3://bucket/prefix", "only the first heartbeat counts"
     commit(state, activate(state, asked, 13))
     assert state.nodes[2].tier_url == url
     fresh = Registration(b"", 7, b"7", 0, "n7:1", "", tier_url=url)

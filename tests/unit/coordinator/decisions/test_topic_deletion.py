@@ -35,7 +35,7 @@ from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, TopicRecord
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.deletions import STORE_EVERY_MS, Deletions
-from icecore_coordinator.work.recovery import DELETED_AT_ONCE, Recovery
+from icecore_coordinator.work.recovery.recovery import DELETED_AT_ONCE, Recovery
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import (
     ALL,
@@ -219,7 +219,7 @@ def test_they_are_sealed_a_few_at_a_time_after_what_is_used(state: Cluster) -> N
         live=state.live,
         heard=unused,
         copies=CopyReports(),
-        pages=unused,
+        alerts=unused,
         clock=clock,
         timing=Timing(),
     )

@@ -70,7 +70,7 @@ ASKS: dict[str, Ask] = {
 
 def calls_to(node: Node) -> tuple[NodeCalls, ClusterState]:
     state = started()
-    state.token = 1
+    state.coordinator_epoch = 1
     return NodeCalls(cast(Any, node), state), state
 
 
@@ -106,7 +106,7 @@ async def test_nor_does_what_one_said_that_was_replaced_meanwhile(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ASKS)
-async def test_who_never_beat_is_not_asked(name: str) -> None:
+async def test_who_never_sent_a_heartbeat_is_not_asked(name: str) -> None:
     node = Node(0)
     calls, state = calls_to(node)
     state.nodes[2] = updated(state.nodes[2], incarnation=0)

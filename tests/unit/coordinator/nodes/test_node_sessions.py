@@ -8,12 +8,12 @@ from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NodeState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.segment_changes import start_recovery
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.fan_out import fan_out
-from icecore_coordinator.nodes.heard import Heard
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
-from icecore_coordinator.nodes.pages import Pages
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes, next_of
 from icecore_coordinator.state.records import Change
 from tests.support.cluster_states import segment, started
@@ -45,9 +45,9 @@ class Watch:
             self.live.note(node_id, state=NodeState.DOWN, is_connected=False)
         self.clock = FakeClock()
         self.changes = 0
-        self.heard = Heard(self.state)
+        self.heard = ReportedState(self.state)
         self.copies = CopyReports()
-        self.pages = Pages(self.clock)
+        self.alerts = Alerts(self.clock)
         self.pushes = Pushes(self.state, self.live, lambda: 1)
         self.sessions = NodeSessions(
             state=self.state,
@@ -55,7 +55,7 @@ class Watch:
             pushes=self.pushes,
             heard=self.heard,
             copies=self.copies,
-            pages=self.pages,
+            alerts=self.alerts,
             clock=self.clock,
             lease_ms=LEASE_MS,
             on_status=self.count,
@@ -72,7 +72,7 @@ class Watch:
         for _ in range(duration_ms // tick_ms):
             self.clock.now += tick_ms
             for session in beating:
-                self.sessions.beat(session, pb.HeartbeatRequest(sequence=1))
+                self.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1))
             self.sessions.tick()
 
     def up(self) -> list[int]:
@@ -163,57 +163,57 @@ def test_late_coordinator_gives_everyone_a_lease(watch: Watch) -> None:
     assert watch.up() == [2, 3]
 
 
-def test_beats_carry_state_and_high_watermarks(watch: Watch) -> None:
+def test_heartbeats_carry_state_and_high_watermarks(watch: Watch) -> None:
     session = watch.connect(1)
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, draining=True))
     assert watch.live.state_of(1) == NodeState.DRAINING and not watch.live.is_eligible(1)
     led = [pb.LedHighWatermark(segment_id=1, high_watermark=7)]
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, led=led))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=2, led=led))
     assert watch.live.state_of(1) == NodeState.UP
     led = [pb.LedHighWatermark(segment_id=1, high_watermark=5)]
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=3, led=led))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=3, led=led))
     assert watch.heard.high_watermark(1) == 7
 
 
 def test_high_watermark_of_a_sealed_segment_is_not_kept(watch: Watch) -> None:
     session = watch.connect(1)
     led = [pb.LedHighWatermark(segment_id=99, high_watermark=7)]
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, led=led))
     assert watch.heard.high_watermark(1) is None
 
 
-def test_disputes_are_paged_once_and_their_time_moves(watch: Watch) -> None:
+def test_divergences_are_paged_once_and_their_time_moves(watch: Watch) -> None:
     session = watch.connect(1)
     for _ in range(2):
-        watch.sessions.beat(session, pb.HeartbeatRequest(disputed_segment_ids=[7]))
+        watch.sessions.heartbeat(session, pb.HeartbeatRequest(diverged_segment_ids=[7]))
         watch.clock.now += 1000
-    [page] = watch.pages
-    assert page.segment_id == 7 and page.last_at_ms - page.first_at_ms == 1000
+    [alert] = watch.alerts
+    assert alert.segment_id == 7 and alert.last_at_ms - alert.first_at_ms == 1000
 
 
 def test_clock_that_is_off_is_noticed_and_forgiven(watch: Watch) -> None:
     session = watch.connect(1)
     for off_ms, expected in ((5_000, False), (5_001, True), (-3_600_000, True), (-10, False)):
         now_ms = watch.clock.now_ms() + off_ms
-        watch.sessions.beat(session, pb.HeartbeatRequest(wall_clock_ms=now_ms))
+        watch.sessions.heartbeat(session, pb.HeartbeatRequest(wall_clock_ms=now_ms))
         assert watch.live.of(1).is_clock_off is expected
 
 
 def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
     session = watch.connect(1)
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, unknown_segment_ids=[9]))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=2, unknown_segment_ids=[9]))
     assert [each for each in range(12) if watch.copies.is_unknown(1, each)] == [7, 8, 9]
     assert not watch.copies.is_unknown(2, 7)
     watch.copies.copied(1, 8)
     assert not watch.copies.is_unknown(1, 8)
-    watch.sessions.beat(watch.connect(1), pb.HeartbeatRequest(unknown_segment_ids=[9]))
+    watch.sessions.heartbeat(watch.connect(1), pb.HeartbeatRequest(unknown_segment_ids=[9]))
     assert [each for each in range(12) if watch.copies.is_unknown(1, each)] == [9]
 
 
 def test_node_that_leaves_is_down_at_once_and_its_end_says_nothing_new(watch: Watch) -> None:
     session = watch.connect(1)
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, draining=True, leaving=True))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, draining=True, leaving=True))
     assert 1 not in watch.up() and not watch.live.is_eligible(1)
     changes = watch.changes
     watch.sessions.disconnected(session)
@@ -274,17 +274,19 @@ def test_only_a_leader_tells_of_watermarks(watch: Watch) -> None:
     leader = segment(watch.state).leader
     for node_id in (*sorted({1, 2, 3} - {leader}), leader):
         told = pb.LedHighWatermark(segment_id=1, high_watermark=100 * node_id)
-        watch.sessions.beat(watch.connect(node_id), pb.HeartbeatRequest(sequence=1, led=[told]))
+        watch.sessions.heartbeat(
+            watch.connect(node_id), pb.HeartbeatRequest(sequence=1, led=[told])
+        )
     assert watch.heard.high_watermark(1) == 100 * leader
 
 
 def test_who_leads_what_was_never_given_out_shows_an_old_metadata_store(watch: Watch) -> None:
     next_id = next_of(watch.state, "segment_id").next_value
     session = watch.connect(1)
-    for segment_id, pages in ((1, 0), (next_id, 1)):
+    for segment_id, alerts in ((1, 0), (next_id, 1)):
         led = [pb.LedHighWatermark(segment_id=segment_id, high_watermark=5)]
-        watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, led=led))
-        assert len(list(watch.pages)) == pages
+        watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, led=led))
+        assert len(list(watch.alerts)) == alerts
 
 
 def shut_out(watch: Watch) -> list[int]:
@@ -293,12 +295,12 @@ def shut_out(watch: Watch) -> list[int]:
 
 def test_a_promise_that_nobody_asked_for_is_noted_until_the_record_moves_on(watch: Watch) -> None:
     session = watch.connect(2)
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=1, fenced_segment_ids=[1, 99]))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, fenced_segment_ids=[1, 99]))
     assert shut_out(watch) == [1]
     watch.sessions.on_change(Change((watch.state.segments[1],)))
     assert shut_out(watch) == [1]  # the in-sync set may have changed
     change = start_recovery(watch.state, 1, segment(watch.state).version)
     watch.state.apply(change)
     watch.sessions.on_change(change)
-    watch.sessions.beat(session, pb.HeartbeatRequest(sequence=2, fenced_segment_ids=[1]))
+    watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=2, fenced_segment_ids=[1]))
     assert not shut_out(watch)  # its own recovery asked for it

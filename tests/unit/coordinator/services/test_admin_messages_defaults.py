@@ -68,7 +68,7 @@ def test_bad_defaults_are_named(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"min_insync": 0}, "min_insync is 1 to 32, not 0"),
+        ({"min_insync_replicas": 0}, "min_insync_replicas is 1 to 32, not 0"),
         ({"replication_factor": 0}, "replication_factor is 1 to 32, not 0"),
         ({"partitions": 0}, "partitions is 1 to 10000, not 0"),
         ({"on_total_loss": ""}, "on_total_loss '' must be one of unavailable, restart_empty"),

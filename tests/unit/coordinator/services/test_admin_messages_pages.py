@@ -33,7 +33,7 @@ def listed(state: ClusterState, **asked: Any) -> tuple[list[int], bool]:
         state=state,
         live=cast(Any, state).live,
         heard=nothing,
-        pages=nothing,
+        alerts=nothing,
         sessions=nothing,
         recoveries=lambda: 0,
     )

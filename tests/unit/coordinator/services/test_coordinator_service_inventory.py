@@ -53,7 +53,7 @@ async def test_an_inventory_is_counted_before_it_is_parsed(
 ) -> None:
     monkeypatch.setattr(coordinator_service, "UNHEARD_SEGMENTS_MAX", 10)
     state = started()
-    state.token = 1
+    state.coordinator_epoch = 1
     for _ in range(4):
         roll(state)
     allowed = 10 + 2 * (len(state.segments) + len(state.deleted))

@@ -42,7 +42,7 @@ async def coordinator(database: SqliteDatabase) -> tuple[Ledger, CoordinatorServ
         live=LIVE,
         heard=other,
         copies=other,
-        pages=other,
+        alerts=other,
         clock=other,
         timing=other,
     )

@@ -12,7 +12,7 @@ from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
 from icecore_coordinator.services import tier_admin
 from icecore_coordinator.services.tier_admin import TierAdmin
-from icecore_coordinator.work.merging import Merged
+from icecore_coordinator.work.remote.merging import Merged
 from tests.support.cluster_states import TOPIC, Cluster
 from tests.support.tier_states import COPY, begun, published, remote, sealed, tiered_topic
 

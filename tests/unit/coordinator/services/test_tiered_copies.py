@@ -13,7 +13,7 @@ from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.retention import move_log_start
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.tiered_copies import SEGMENTS_MAX, TieredCopies
-from icecore_coordinator.work.tier_nodes import readers_of
+from icecore_coordinator.work.remote.tier_nodes import readers_of
 from tests.support.cluster_states import KEY, Cluster, commit
 from tests.support.tier_states import COPY, published, sealed, tier_of, tiered_topic
 
@@ -69,7 +69,7 @@ def test_readers_are_listed_of_segments_that_no_node_has() -> None:
         state=state,
         live=state.live,
         heard=nobody,
-        pages=nobody,
+        alerts=nobody,
         sessions=nobody,
         recoveries=lambda: 0,
     )

@@ -110,7 +110,7 @@ def test_leader_that_did_not_confirm_does_not_lead(state: Cluster) -> None:
     assert segment(state, successor).leader == 2
 
 
-def test_staying_leader_keeps_its_isr_and_at_least_min_insync(state: Cluster) -> None:
+def test_staying_leader_keeps_its_isr_and_at_least_min_insync_replicas(state: Cluster) -> None:
     shrink = IsrProposal(1, 11, segment(state).epoch, segment(state).version, (1, 2), (11, 12))
     commit(state, alter_isr(state, state.live, 1, shrink))
     successor = prepared_successor(state)
@@ -119,7 +119,7 @@ def test_staying_leader_keeps_its_isr_and_at_least_min_insync(state: Cluster) ->
     assert segment(state, successor).isr == (1, 2)
 
 
-def test_min_insync_members_start_in_sync_even_when_the_isr_was_smaller(
+def test_min_insync_replicas_members_start_in_sync_even_when_the_isr_was_smaller(
     state: Cluster,
 ) -> None:
     shrink = IsrProposal(1, 11, segment(state).epoch, segment(state).version, (1,), (11,))
@@ -403,7 +403,7 @@ offsets = st.integers(-1, 2**62)
 settings = st.builds(
     SegmentSettings,
     replication_factor=st.integers(1, 5),
-    min_insync=st.integers(1, 5),
+    min_insync_replicas=st.integers(1, 5),
     flush_mode=st.sampled_from(list(FlushMode)),
 )
 segments = st.builds(

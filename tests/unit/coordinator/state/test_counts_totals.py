@@ -15,7 +15,7 @@ from icecore_coordinator.state.records import (
 )
 
 TOPICS = [b"a" * 16, b"b" * 16]
-SETTINGS = SegmentSettings(replication_factor=3, min_insync=2)
+SETTINGS = SegmentSettings(replication_factor=3, min_insync_replicas=2)
 
 
 def any_segment(rng: random.Random, segment_id: int) -> SegmentRecord:

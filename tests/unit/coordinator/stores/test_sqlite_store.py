@@ -65,14 +65,14 @@ import asyncio, os, signal
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 async def main():
     store = SqliteStore({str(path)!r})
-    await store.acquire_token()
+    await store.acquire_coordinator_epoch()
     await store.txn([], [("a", "one")])
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
     run_python(script)
     store = SqliteStore(path)
-    assert await store.acquire_token() == 2
+    assert await store.acquire_coordinator_epoch() == 2
     assert await store.txn([Compare("a", 1)], [("a", "two")])
     await store.close()
 

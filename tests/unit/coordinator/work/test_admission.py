@@ -1,4 +1,4 @@
-"""A node that begins to beat turns out to have unknown copies, or to have lost some."""
+"""A node that begins to heartbeat turns out to have unknown copies, or to have lost some."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.work.admission import Admission
 from tests.support.cluster_states import DIGEST, registered
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
-from tests.unit.coordinator.work.test_recovery import opened
+from tests.unit.coordinator.work.recovery.test_recovery import opened
 from tests.unit.coordinator.work.test_topics import World
 
 

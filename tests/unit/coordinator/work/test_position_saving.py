@@ -9,7 +9,7 @@ import pytest
 from icecore.errors import (
     InvalidRequestError,
     NotCoordinatorError,
-    PositionOvertakenError,
+    PositionConflictError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -99,7 +99,7 @@ async def test_positions_are_there_for_the_next_coordinator(database: SqliteData
     [first, *_] = last.state.positions.page("job", "", 1)
     assert (first.positions[0].offset, first.positions[0].version) == (7, 3)
     [error] = await third.save("job", 7, all_at(8, 2))
-    assert isinstance(error, PositionOvertakenError)
+    assert isinstance(error, PositionConflictError)
 
 
 async def test_saves_at_one_time_share_transactions(database: SqliteDatabase) -> None:
@@ -115,7 +115,7 @@ async def test_two_of_a_name_at_one_time(database: SqliteDatabase) -> None:
     saving, ledger, _ = await opened(database)
     outcomes = await asyncio.gather(*(saving.save("job", n, all_at(n, 0)) for n in range(5)))
     won = [each for [each] in outcomes if each == 1]
-    lost = [each for [each] in outcomes if isinstance(each, PositionOvertakenError)]
+    lost = [each for [each] in outcomes if isinstance(each, PositionConflictError)]
     assert (len(won), len(lost)) == (1, 4)
     assert ledger.state.positions.count == 1
 

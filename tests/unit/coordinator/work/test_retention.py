@@ -11,14 +11,14 @@ from icecore.topic_settings import Retention as Kept
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.nodes.copy_reports import CopyReports
-from icecore_coordinator.nodes.heard import Heard
+from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, CountedTime
-from icecore_coordinator.work.local_copies import LocalCopies
 from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
+from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.retention import Retention
 from tests.support.cluster_states import KEY, SETTINGS, commit, roll, started
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
@@ -33,7 +33,7 @@ class World:
         self.state = started()
         self.state.counted_ms = 0
         self.clock = FakeClock()
-        self.heard = Heard(self.state)
+        self.heard = ReportedState(self.state)
         self.commits: list[Change] = []
         self.listeners: list[Callable[[Change], None]] = []
         self.rolled: list[tuple[int, str]] = []
@@ -110,8 +110,8 @@ class World:
         led = SimpleNamespace(
             segment_id=tail, high_watermark=high_watermark, length_bytes=length_bytes
         )
-        beat = SimpleNamespace(disk_counter=0, led=[led], durable_ends=[])
-        self.heard.beat(self.state.segments[tail].segment.leader, cast(Any, beat))
+        heartbeat = SimpleNamespace(disk_counter=0, led=[led], durable_ends=[])
+        self.heard.heartbeat(self.state.segments[tail].segment.leader, cast(Any, heartbeat))
 
 
 @pytest.fixture

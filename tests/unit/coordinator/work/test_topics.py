@@ -26,7 +26,7 @@ from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.backoff import Backoff
-from icecore_coordinator.work.lossy_acts import LossyActs
+from icecore_coordinator.work.recovery.lossy_acts import LossyActs
 from icecore_coordinator.work.topics import Topics
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import ALL, SETTINGS, registered, sealing
@@ -53,7 +53,7 @@ class World:
             live=self.live,
             heard=unused,
             copies=CopyReports(),
-            pages=unused,
+            alerts=unused,
             clock=self.clock,
             timing=Timing(**waits),
         )

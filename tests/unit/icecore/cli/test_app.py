@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from icecore.cli.app import _hoist_globals, main
 from icecore.cli.output import Output, counted, plain, size
-from icecore.cli.records import RECORDS, LineFormat, TimeUnit, format_record, parse_lines
-from icecore.cli.times import duration, iso_time, parse_position, parse_time_ms
+from icecore.cli.records.record_lines import (
+    RECORDS,
+    LineFormat,
+    TimeUnit,
+    format_record,
+    parse_lines,
+)
+from icecore.cli.records.times import duration, iso_time, parse_position, parse_time_ms
 from icecore.codec.batch import MAX_TIMESTAMP_MS
 from icecore.codec.record import Record
 from icecore.dev import LocalCluster

@@ -10,10 +10,10 @@ from icecore.cli import health
 from icecore.cli.app import main
 from icecore.cli.health import Health, Reason, Verdict, judge
 from icecore.client.types import (
+    Alert,
     ClusterDescription,
     DiskUsage,
     NodeDescription,
-    Page,
     PartitionDescription,
     TopicDescription,
 )
@@ -32,7 +32,7 @@ TAIL = Segment(
     leader=1,
     replicas=(1, 2, 3),
     isr=(1, 2, 3),
-    settings=SegmentSettings(replication_factor=3, min_insync=2),
+    settings=SegmentSettings(replication_factor=3, min_insync_replicas=2),
 )
 PARTITION = PartitionDescription(0, 0, 5, TAIL, 1, 0)
 
@@ -79,7 +79,9 @@ def test_missing_copies() -> None:
 def test_nodes_disks_and_what_waits_for_a_person() -> None:
     down = replace(NODES[1].node, state=NodeState.DOWN)
     disks = (DiskUsage("/a", 1, 2), DiskUsage("/b", 0, 0, "it failed"))
-    found = judged(nodes=with_node(2, node=down, disks=disks), pages=(Page(9, "it differs", 1, 2),))
+    found = judged(
+        nodes=with_node(2, node=down, disks=disks), alerts=(Alert(9, "it differs", 1, 2),)
+    )
     assert [(each.where, each.what) for each in found.reasons] == [
         ("node 2", "it is down"),
         ("node 2", "disk /b: it failed"),

@@ -86,7 +86,7 @@ def test_settings_come_back(
     stored = {
         "partitions": 6,
         "replication_factor": 3,
-        "min_insync": 2,
+        "min_insync_replicas": 2,
         "flush_mode": "FLUSH_MODE_ASYNC",
         "segment_bytes": "1048576",
         "delete_grace_ms": "0",
@@ -103,9 +103,9 @@ def test_settings_come_back(
     )
     assert (found.delete_grace_ms, found.retention_ms, found.local_retention_bytes) == (0, -1, 7)
     assert (found.indexed_headers, found.tier) == (("tenant",), "off")
-    assert (found.replication_factor, found.min_insync) == (3, 2)
+    assert (found.replication_factor, found.min_insync_replicas) == (3, 2)
     found = restore(stored, "--partitions", "9", "--replication-factor", "1")
-    assert (found.partitions, found.replication_factor, found.min_insync) == (9, 1, 1)
+    assert (found.partitions, found.replication_factor, found.min_insync_replicas) == (9, 1, 1)
     assert "has no settings" not in capsys.readouterr().err
 
 

@@ -66,7 +66,7 @@ def test_limits_may_be_none_and_what_is_not_typed_is_not_said(
         ("--partitions", "0"),
         ("--segment-bytes", "8 penguins"),
         ("--retention-ms", "-2"),
-        ("--min-insync", "many"),
+        ("--min-insync-replicas", "many"),
     ],
 )
 def test_wrong_values_are_usage_errors(

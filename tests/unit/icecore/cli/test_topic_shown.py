@@ -9,10 +9,10 @@ from icecore.cli import cluster as cluster_command
 from icecore.cli import topic_shown
 from icecore.cli.output import Output
 from icecore.client.types import (
+    Alert,
     ClusterDescription,
     DiskUsage,
     NodeDescription,
-    Page,
     PartitionDescription,
     SnapshotHold,
     TopicDescription,
@@ -123,10 +123,10 @@ def test_nodes_come_in_their_order_and_flat() -> None:
     assert found["nodes"][0]["address"] == "10.0.0.1:7401"
     assert found["nodes"][0]["state"] == "up"
     assert found["min_copies"] is None
-    sealed = replace(CLUSTER, sealed_segments=1, min_copies=2, pages=(Page(3, "why", 0, 1000),))
+    sealed = replace(CLUSTER, sealed_segments=1, min_copies=2, alerts=(Alert(3, "why", 0, 1000),))
     found = cluster_command.document(sealed)
     assert found["min_copies"] == 2
-    assert found["pages"][0]["last_at"] == "1970-01-01T00:00:01.000Z"
+    assert found["alerts"][0]["last_at"] == "1970-01-01T00:00:01.000Z"
 
 
 def test_a_native_address_of_the_same_host_is_its_port(

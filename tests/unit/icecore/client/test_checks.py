@@ -283,7 +283,7 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "if_not_exists": wrong("true"),
         "partitions": wrong("none", *INTEGERS),
         "replication_factor": wrong("none", *INTEGERS),
-        "min_insync": wrong("none", *INTEGERS),
+        "min_insync_replicas": wrong("none", *INTEGERS),
         "flush_mode": wrong("none"),
         "segment_bytes": wrong("none", *INTEGERS),
         "segment_age_ms": wrong("none", *INTEGERS),

@@ -14,7 +14,7 @@ from icecore.codec.arrow import COLUMNS, TOPICS_COLUMNS, record_batch
 from icecore.codec.batch import BatchLimits, LeaderFlag
 from icecore.codec.decoding import decode
 from icecore.errors import BatchTooLargeError, CorruptBatchError, InvalidRequestError
-from icecore_node.tiering.rows import SCHEMA
+from icecore_node.remote.format.rows import SCHEMA
 from tests.support.row_frames import framed, frames_of, rows_of
 from tests.support.tiered import Source, flights, source_of
 

@@ -55,7 +55,8 @@ def test_no_value_begins_a_line_or_a_key(forged: str) -> None:
 
 def test_fields_keep_their_order() -> None:
     assert (
-        line("page", segment_id=7, node_id=2, why="x") == "event=page segment_id=7 node_id=2 why=x"
+        line("alert", segment_id=7, node_id=2, why="x")
+        == "event=alert segment_id=7 node_id=2 why=x"
     )
 
 

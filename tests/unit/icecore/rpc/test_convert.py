@@ -26,7 +26,7 @@ I63 = st.integers(-1, 2**63 - 1)
 SETTINGS = st.builds(
     SegmentSettings,
     replication_factor=U32,
-    min_insync=U32,
+    min_insync_replicas=U32,
     flush_mode=st.sampled_from(FlushMode),
     segment_bytes=U32,
     segment_age_ms=U32,
@@ -103,7 +103,7 @@ KEPT = Retention(retention_ms=1, retention_bytes=2, on_full="delete_oldest")
 TIERED = Tiering(True, "segment", 3, 4, 5)
 OTHER = SegmentSettings(
     replication_factor=5,
-    min_insync=4,
+    min_insync_replicas=4,
     flush_mode=FlushMode.ASYNC,
     segment_bytes=6,
     segment_age_ms=7,

@@ -16,9 +16,9 @@ from icecore_coordinator.nodes import node_calls
 from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
 from icecore_node.context import Identity, Peers
 from icecore_node.link.coordinator_link import CoordinatorLink
-from icecore_node.serving.node_service import NodeService
-from icecore_node.serving.write_back import WriteBacks
-from icecore_node.upkeep.copying import Copying
+from icecore_node.maintenance.copying import Copying
+from icecore_node.serving.orders.node_service import NodeService
+from icecore_node.serving.orders.write_back import WriteBacks
 from tests.support.cluster_states import ALL, segment, started
 
 
@@ -49,7 +49,7 @@ class Copier:
 
 async def write_back(*sizes: int) -> list[pb.WrittenBack]:
     identity = Identity(1)
-    identity.register(b"c", incarnation=5, token=1)
+    identity.register(b"c", incarnation=5, coordinator_epoch=1)
     context: Any = SimpleNamespace(identity=identity)
     unused: Any = None
     service = NodeService(
@@ -64,7 +64,9 @@ async def write_back(*sizes: int) -> list[pb.WrittenBack]:
         pb.WriteBackSegment(segment=segment_to_proto(segment(started())), end_offset=size)
         for size in sizes
     ]
-    request = pb.WriteBackRequest(token=1, incarnation=5, cluster_id=b"c", segments=items)
+    request = pb.WriteBackRequest(
+        coordinator_epoch=1, incarnation=5, cluster_id=b"c", segments=items
+    )
     body = await service.write_back(request.SerializeToString(), cast(Any, None))
     return list(pb.WriteBackResponse.FromString(body).results)
 

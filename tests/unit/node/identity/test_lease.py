@@ -1,4 +1,4 @@
-"""The lease counts from when a beat was sent, whenever its answer comes."""
+"""The lease counts from when a heartbeat was sent, whenever its answer comes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,16 +21,16 @@ def lease(clock: Clock) -> Lease:
     return found
 
 
-def test_there_is_none_before_a_beat_was_answered() -> None:
+def test_there_is_none_before_a_heartbeat_was_answered() -> None:
     held = lease(Clock())
-    held.beat()
+    held.heartbeat()
     assert not held.is_valid
 
 
 def test_a_late_answer_makes_it_no_longer() -> None:
     clock = Clock()
     held = lease(clock)
-    first = held.beat()
+    first = held.heartbeat()
     clock.at_ms += 90
     held.renew(first)
     assert held.is_valid
@@ -41,9 +41,9 @@ def test_a_late_answer_makes_it_no_longer() -> None:
 def test_answers_out_of_order_and_of_nobody_change_nothing() -> None:
     clock = Clock()
     held = lease(clock)
-    first = held.beat()
+    first = held.heartbeat()
     clock.at_ms += 50
-    second = held.beat()
+    second = held.heartbeat()
     held.renew(second)
     held.renew(first)
     held.renew(77)

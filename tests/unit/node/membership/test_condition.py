@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from icecore_node.identity.beat_news import BeatNews
 from icecore_node.identity.lease import Lease
+from icecore_node.identity.node_report import NodeReport
 from icecore_node.membership.condition import Condition
 
 
@@ -28,20 +28,20 @@ class World:
     def __init__(self) -> None:
         self.clock = Clock()
         self.busy = 0.0
-        self.news = BeatNews()
+        self.news = NodeReport()
         self.pool = SimpleNamespace(busy_ms=lambda now_ms: self.busy)
         self.lease = Lease(self.clock)
         context: Any = self
         self.condition = Condition(context, self.lease, self.news)
 
-    def beat(self) -> None:
-        self.lease.renew(self.lease.beat())
+    def heartbeat(self) -> None:
+        self.lease.renew(self.lease.heartbeat())
 
 
 @pytest.fixture
 def world() -> World:
     world = World()
-    world.beat()
+    world.heartbeat()
     return world
 
 
@@ -69,7 +69,7 @@ def test_without_a_lease_it_is_alive_but_not_ready(world: World) -> None:
     world.condition.turned()
     assert world.condition.why_not_live() == ""
     assert "has not heard of it" in world.condition.why_not_ready()
-    world.beat()
+    world.heartbeat()
     assert world.condition.why_not_ready() == ""
     assert "has not heard of it" in World().condition.why_not_ready()  # not registered yet
 

@@ -1,4 +1,4 @@
-"""Beats report the disk: a counter, and each durable end that has changed, exactly."""
+"""Heartbeats report the disk: a counter, and each durable end that has changed, exactly."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from icecore.model import SegmentId
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.identity.readers import Readers
 from icecore_node.io.io_pool import LogIo
-from icecore_node.membership.disk_report import BEATS_PER_REPORT, DiskReport
+from icecore_node.membership.disk_report import HEARTBEATS_PER_REPORT, DiskReport
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica import life as lives
 from icecore_node.replica.life import Life
@@ -74,10 +74,10 @@ class Node:
         self.cut_at = replace(replica.log.tail, end_offset=end_offset)
         await replica.log.cut(end_offset)
 
-    async def beat(self) -> pb.HeartbeatRequest:
-        beat = pb.HeartbeatRequest()
-        await self.report.fill(beat)
-        return beat
+    async def heartbeat(self) -> pb.HeartbeatRequest:
+        heartbeat = pb.HeartbeatRequest()
+        await self.report.fill(heartbeat)
+        return heartbeat
 
     def recounted(self) -> dict[int, int]:
         """Return the durable ends, counted again by a look at all replicas."""
@@ -88,11 +88,11 @@ class Node:
         }
 
 
-def ends(beat: pb.HeartbeatRequest) -> dict[int, int]:
-    return {each.segment_id: each.durable_end_offset for each in beat.durable_ends}
+def ends(heartbeat: pb.HeartbeatRequest) -> dict[int, int]:
+    return {each.segment_id: each.durable_end_offset for each in heartbeat.durable_ends}
 
 
-async def test_every_fourth_beat_carries_a_counter_that_is_durable_and_what_grew() -> None:
+async def test_every_fourth_heartbeat_carries_a_counter_that_is_durable_and_what_grew() -> None:
     node = Node()
     one = node.add(1, end=10)
     node.add(2, end=20)
@@ -101,45 +101,45 @@ async def test_every_fourth_beat_carries_a_counter_that_is_durable_and_what_grew
     node.add(4, end=40).move(lives.Condemned("in a test"))
     node.add(5, Life.PREPARED)
     node.report.begin()
-    first = await node.beat()
+    first = await node.heartbeat()
     assert first.disk_counter == node.disk_counter == 6
     assert ends(first) == {1: 10, 2: 20}
     node.grow(one, 1)
-    for _ in range(BEATS_PER_REPORT - 1):
-        quiet = await node.beat()
+    for _ in range(HEARTBEATS_PER_REPORT - 1):
+        quiet = await node.heartbeat()
         assert (quiet.disk_counter, ends(quiet)) == (0, {})
-    second = await node.beat()
+    second = await node.heartbeat()
     assert (second.disk_counter, ends(second)) == (7, {1: 11})
     node.report.begin()  # of another stream: all of it again
-    assert ends(await node.beat()) == {1: 11, 2: 20}
+    assert ends(await node.heartbeat()) == {1: 11, 2: 20}
 
 
-async def test_a_folder_that_is_full_costs_no_beat() -> None:
+async def test_a_folder_that_is_full_costs_no_heartbeat() -> None:
     node = Node()
     node.error = IcecoreError("disk full")
     node.add(1, end=3)
     node.report.begin()
-    beat = await node.beat()
-    assert (beat.disk_counter, ends(beat)) == (0, {1: 3})
+    heartbeat = await node.heartbeat()
+    assert (heartbeat.disk_counter, ends(heartbeat)) == (0, {1: 3})
 
 
 async def test_what_rests_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten thousand replicas cost a beat nothing."""
+    """Ten thousand replicas cost a heartbeat nothing."""
     node = Node()
     replicas = [node.add(each) for each in range(1, 10)]
     node.report.begin()
-    await node.beat()
+    await node.heartbeat()
     looked: list[int] = []
     get = node.table.get
     monkeypatch.setattr(node.table, "get", lambda each: looked.append(each) or get(each))
     monkeypatch.setattr(ReplicaTable, "__iter__", lambda _: pytest.fail("all are looked at"))
     node.grow(replicas[3], 2)
-    for _ in range(3 * BEATS_PER_REPORT):
-        await node.beat()
+    for _ in range(3 * HEARTBEATS_PER_REPORT):
+        await node.heartbeat()
     assert looked == [4]
 
 
-KINDS = {"open": 8, "grow": 8, "beat": 8, "prepare": 3, "begin": 3, "cut": 3, "fence": 1}
+KINDS = {"open": 8, "grow": 8, "heartbeat": 8, "prepare": 3, "begin": 3, "cut": 3, "fence": 1}
 KINDS |= {"seal": 1, "condemn": 1, "delete": 1, "set_aside": 1, "stream": 1}
 
 
@@ -181,12 +181,12 @@ async def test_what_is_told_is_what_a_recount_finds(seed: int) -> None:
         if step == "stream":
             node.report.begin()
             told = {}
-        elif step == "beat":
+        elif step == "heartbeat":
             found = node.recounted()
             changed = {each: end for each, end in found.items() if told.get(each) != end}
-            assert ends(await node.beat()) == changed
+            assert ends(await node.heartbeat()) == changed
             told = found
-            for _ in range(BEATS_PER_REPORT - 1):
-                assert not ends(await node.beat())
+            for _ in range(HEARTBEATS_PER_REPORT - 1):
+                assert not ends(await node.heartbeat())
         else:
             await take(node, step, rng.randint(1, 5), rng.randint(0, 5))

@@ -9,8 +9,8 @@ import pytest
 from icecore.errors import NotCoordinatorError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
-from icecore_node.identity.beat_news import BeatNews, LedLog, Standing
 from icecore_node.identity.lease import Lease
+from icecore_node.identity.node_report import LedLog, NodeReport, Standing
 from icecore_node.membership.heartbeats import Heartbeats
 
 LED = {11: LedLog(7, 800), 12: LedLog(0, 0)}
@@ -37,11 +37,11 @@ class Stream:
 
     def __init__(self, *answers: pb.HeartbeatResponse) -> None:
         self._answers = list(answers)
-        self.beats: list[pb.HeartbeatRequest] = []
+        self.heartbeats: list[pb.HeartbeatRequest] = []
         self.sent = asyncio.Event()
 
     async def write(self, body: bytes) -> None:
-        self.beats.append(pb.HeartbeatRequest.FromString(body))
+        self.heartbeats.append(pb.HeartbeatRequest.FromString(body))
         self.sent.set()
 
     def cancel(self) -> None:
@@ -53,7 +53,7 @@ class Stream:
         await asyncio.Event().wait()
         return None
 
-    async def next_beat(self) -> None:
+    async def next_heartbeat(self) -> None:
         self.sent.clear()
         await asyncio.wait_for(self.sent.wait(), 30)
 
@@ -75,12 +75,12 @@ class NoReport:
         """How full it is."""
 
     async def fill(self, _: object) -> None:
-        """Add nothing to a beat."""
+        """Add nothing to a heartbeat."""
 
 
 def heartbeats_of(disk: Disk) -> Heartbeats:
     identity = Identity(1)
-    identity.register(b"", incarnation=5, token=TOKEN)
+    identity.register(b"", incarnation=5, coordinator_epoch=TOKEN)
     context: Any = SimpleNamespace(
         clock=SimpleNamespace(monotonic_ms=lambda: 0.0, now_ms=lambda: 1234),
         executor=Executor(),
@@ -92,7 +92,7 @@ def heartbeats_of(disk: Disk) -> Heartbeats:
         context,
         cast(Any, None),
         lease=Lease(context.clock),
-        news=BeatNews(),
+        news=NodeReport(),
         disk_report=cast(Any, NoReport()),
         standing=lambda: Standing([3], LED),
         on_update=lambda _: None,
@@ -101,30 +101,30 @@ def heartbeats_of(disk: Disk) -> Heartbeats:
     return heartbeats
 
 
-async def test_no_beats_while_a_disk_stalls() -> None:
+async def test_no_heartbeats_while_a_disk_stalls() -> None:
     disk, stream = Disk(), Stream()
     talk = asyncio.create_task(heartbeats_of(disk)._converse(cast(Any, stream)))
-    await stream.next_beat()
+    await stream.next_heartbeat()
     disk.moves.clear()
     await asyncio.wait_for(disk.is_waited_for.wait(), 30)
-    sent = len(stream.beats)
-    await asyncio.sleep(0.05)  # fifty beats' time
-    assert len(stream.beats) == sent
+    sent = len(stream.heartbeats)
+    await asyncio.sleep(0.05)  # fifty heartbeats' time
+    assert len(stream.heartbeats) == sent
     disk.moves.set()
-    await stream.next_beat()
+    await stream.next_heartbeat()
     talk.cancel()
     with pytest.raises(asyncio.CancelledError):
         await talk
 
 
 async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged() -> None:
-    beats = heartbeats_of(Disk())
+    heartbeats = heartbeats_of(Disk())
     for _ in range(2):
         stream = Stream()
-        talk = asyncio.create_task(beats._converse(cast(Any, stream)))
-        await stream.next_beat()
+        talk = asyncio.create_task(heartbeats._converse(cast(Any, stream)))
+        await stream.next_heartbeat()
         talk.cancel()
-        first = stream.beats[0]
+        first = stream.heartbeats[0]
         told = {each.segment_id: (each.high_watermark, each.length_bytes) for each in first.led}
         assert told == LED
         assert list(first.unknown_segment_ids) == [3]
@@ -132,9 +132,12 @@ async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged()
 
 
 async def test_a_coordinator_that_was_replaced_is_left() -> None:
-    good, old = (pb.HeartbeatResponse(token=token, sequence=1) for token in (TOKEN, TOKEN - 1))
+    good, old = (
+        pb.HeartbeatResponse(coordinator_epoch=coordinator_epoch, sequence=1)
+        for coordinator_epoch in (TOKEN, TOKEN - 1)
+    )
     for answers, was_heard in (([old], False), ([good, old], True)):
-        beats = heartbeats_of(Disk())
+        heartbeats = heartbeats_of(Disk())
         with pytest.raises(NotCoordinatorError):
-            await asyncio.wait_for(beats._converse(cast(Any, Stream(*answers))), 30)
-        assert (beats.was_heard, beats.is_connected) == (was_heard, False)
+            await asyncio.wait_for(heartbeats._converse(cast(Any, Stream(*answers))), 30)
+        assert (heartbeats.was_heard, heartbeats.is_connected) == (was_heard, False)

@@ -237,7 +237,7 @@ async def test_nobody_is_answered_while_it_registers_again() -> None:
 
 def test_a_produce_that_was_admitted_by_an_earlier_incarnation_never_runs() -> None:
     identity = Identity(1)
-    identity.register(b"", incarnation=9, token=1)
+    identity.register(b"", incarnation=9, coordinator_epoch=1)
     told: list[str] = []
 
     def admit(header: bytes, body_bytes: int, context: CallContext) -> Admitted:
@@ -248,7 +248,7 @@ def test_a_produce_that_was_admitted_by_an_earlier_incarnation_never_runs() -> N
     guarded = gate.for_producers({"/p": DirectHandler(ProduceRequest, admit)})["/p"]
     admitted = guarded.admit(b"", 10, CALL)
     assert isinstance(admitted, Admitted)
-    identity.register(b"", incarnation=10, token=1)
+    identity.register(b"", incarnation=10, coordinator_epoch=1)
     with pytest.raises(NotLeaderError):
         admitted.run(bytes(10), lambda _: told.append("answered"))
     assert told == ["admitted", "abandoned"]

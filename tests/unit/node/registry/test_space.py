@@ -10,8 +10,8 @@ import pytest
 from icecore.errors import OutOfSpaceError
 from icecore.topic_settings import MEMORY_ENGINE, SegmentSettings
 from icecore_node.registry.space import FollowerSpace
-from icecore_node.roles.follower import Follower
-from icecore_node.roles.leader import Leader
+from icecore_node.replication.follower import Follower
+from icecore_node.replication.leader import Leader
 
 
 class Node:

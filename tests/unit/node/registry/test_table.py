@@ -164,7 +164,7 @@ def heard_of() -> TopicMirror:
         admin_pb2.PartitionMetadata(partition=1, replicas=(5,)),
     ]
     topic = admin_pb2.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=partitions)
-    mirror.take(mirror_pb2.FollowTopicsResponse(token=3, version=9, topics=[topic]))
+    mirror.take(mirror_pb2.FollowTopicsResponse(coordinator_epoch=3, version=9, topics=[topic]))
     return mirror
 
 

@@ -18,14 +18,14 @@ def topic(topic_id: bytes, name: str, **epochs: int) -> admin_pb2.TopicMetadata:
 def page(
     version: int,
     *topics: admin_pb2.TopicMetadata,
-    token: int = 1,
+    coordinator_epoch: int = 1,
     since: int = 0,
     after: int = 0,
     more: bool = False,
     gone: tuple[bytes, ...] = (),
 ) -> mirror_pb2.FollowTopicsResponse:
     return mirror_pb2.FollowTopicsResponse(
-        token=token,
+        coordinator_epoch=coordinator_epoch,
         since_version=since,
         after_version=after,
         version=version,
@@ -71,12 +71,12 @@ def test_a_page_that_comes_twice_or_late_changes_nothing() -> None:
 def test_another_coordinator_begins_anew_and_what_it_lacks_is_gone() -> None:
     mirror = TopicMirror()
     mirror.take(page(50, topic(A, "a", p0=1), topic(B, "b", p0=1)))
-    assert not mirror.take(page(3, topic(A, "a", p0=2), token=2, more=True))
+    assert not mirror.take(page(3, topic(A, "a", p0=2), coordinator_epoch=2, more=True))
     assert epochs(mirror, "a") == [1]
-    assert mirror.take(page(4, token=2, after=3))
+    assert mirror.take(page(4, coordinator_epoch=2, after=3))
     assert (epochs(mirror, "a"), epochs(mirror, "b"), mirror.version) == ([2], None, 4)
     assert not mirror.take(page(60, topic(B, "b", p0=1)))  # of the one before
-    assert (epochs(mirror, "b"), mirror.token) == (None, 2)
+    assert (epochs(mirror, "b"), mirror.coordinator_epoch) == (None, 2)
 
 
 def test_a_name_goes_to_the_topic_that_has_it_now() -> None:

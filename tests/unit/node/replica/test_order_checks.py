@@ -69,7 +69,7 @@ def replica(**changes: Any) -> Replica:
 
 def identity_in(cluster_id: bytes) -> Identity:
     known = Identity(1)
-    known.register(cluster_id, incarnation=11, token=4)
+    known.register(cluster_id, incarnation=11, coordinator_epoch=4)
     return known
 
 
@@ -113,9 +113,13 @@ def test_a_promise_that_keeps_us_out_of_an_active_segment() -> None:
 
 
 def test_numbers_that_never_go_down_again_don_t_jump() -> None:
-    order_checks.check_token(identity_in(b"c"), 4 + order_checks.TOKEN_JUMP_MAX)
+    order_checks.check_coordinator_epoch(
+        identity_in(b"c"), 4 + order_checks.COORDINATOR_EPOCH_JUMP_MAX
+    )
     with pytest.raises(InvalidRequestError):
-        order_checks.check_token(identity_in(b"c"), 5 + order_checks.TOKEN_JUMP_MAX)
+        order_checks.check_coordinator_epoch(
+            identity_in(b"c"), 5 + order_checks.COORDINATOR_EPOCH_JUMP_MAX
+        )
     order_checks.check_promise(replica(), 5 + order_checks.PROMISE_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
         order_checks.check_promise(replica(), 6 + order_checks.PROMISE_JUMP_MAX)

@@ -81,7 +81,7 @@ async def test_an_order_ends_when_a_newer_coordinator_was_heard() -> None:
     work, identity = orders()
     async with work.carry_out(1, 5) as order:
         identity.hear(6)
-        with pytest.raises(FencedError, match="token 6"):
+        with pytest.raises(FencedError, match="coordinator epoch 6"):
             order.check()
 
 

@@ -22,7 +22,7 @@ def heard() -> TopicMirror:
     mirror = TopicMirror()
     partitions = [admin_pb2.PartitionMetadata(partition=n, leader=n + 1) for n in range(2)]
     topic = admin_pb2.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=partitions)
-    mirror.take(mirror_pb2.FollowTopicsResponse(token=3, version=9, topics=[topic]))
+    mirror.take(mirror_pb2.FollowTopicsResponse(coordinator_epoch=3, version=9, topics=[topic]))
     mirror.note_newest(1_000)
     return mirror
 
@@ -51,7 +51,7 @@ async def ask(service: MetadataService, *topics: str, **fields: Any) -> Any:
 
 async def test_what_was_heard_and_how_long_ago() -> None:
     answer = await ask(service(heard()), "t", "u", "t")
-    assert (answer.token, answer.version, answer.age_ms) == (3, 9, 400)
+    assert (answer.coordinator_epoch, answer.version, answer.age_ms) == (3, 9, 400)
     known, unknown = answer.topics
     assert [each.leader for each in known.partitions] == [1, 0]  # who is down leads nothing
     assert (unknown.name, unknown.error.reason) == ("u", "UNKNOWN_TOPIC_OR_PARTITION")

@@ -20,7 +20,7 @@ from icecore_node.context import Identity, Tasks
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
-from icecore_node.roles.leader import Offered, Produced, ProduceWaiter
+from icecore_node.replication.leader import Offered, Produced, ProduceWaiter
 from icecore_node.serving.produce import ProduceHandler
 from tests.support.poison import garbage
 

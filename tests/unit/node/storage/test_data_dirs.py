@@ -11,7 +11,7 @@ import pytest
 
 from icecore.errors import ConfigurationError, OutOfResourcesError, WrongClusterError
 from icecore_node.storage.control.control_store import ReplicaRow
-from icecore_node.storage.control.keepers import keeper_of
+from icecore_node.storage.control.replica_location import location_of
 from icecore_node.storage.data_dirs import DataDirs, check_layout
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.folder_owner import OWNER_NAME
@@ -45,7 +45,7 @@ class Machine:
         """A replica that lies on a disk, as the control store knows it."""
         assert self.folder is not None
         row = ReplicaRow.prepared(identity(number), 0)
-        row = ReplicaRow(**{**_fields(row), "engine": keeper_of("segment", disk)})
+        row = ReplicaRow(**{**_fields(row), "engine": location_of("segment", disk)})
         self.folder.control.put_rows([row])
 
 

@@ -11,7 +11,7 @@ from icecore.errors import NotReplicaError, StorageError
 from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
-from icecore_node.storage.control.keepers import disk_of, keeper_of
+from icecore_node.storage.control.replica_location import disk_of, location_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks, Room
 from icecore_node.storage.engines import make_store
@@ -172,7 +172,7 @@ def test_a_sync_that_fails_on_a_further_disk_takes_that_disk_alone() -> None:
     assert node.other.syncs == syncs, "nothing is synced there again"
     for log in here:
         append(node.store, log)
-    node.store.index.tend()
+    node.store.index.maintain()
     node.store.index.flush()
     assert node.on(node.make(7).identity.segment_id) == ""
     found = node.start()
@@ -304,13 +304,13 @@ class Mixed(Node):
         other = SegmentEngine(
             files[1], SimIndex(self.index, None), SMALL, control.condemn, loss=loss, beside=first
         )
-        keeper = keeper_of(SEGMENT_ENGINE, OTHER)
+        location = location_of(SEGMENT_ENGINE, OTHER)
         engines = {
             SEGMENT_ENGINE: first,
-            keeper: other,
+            location: other,
             "memory": MemoryEngine(memory, control.condemn),
         }
-        further = {keeper: other.sealed_logs}
+        further = {location: other.sealed_logs}
         self.control = control
         self.store = ReplicaStore(
             control, engines, CLUSTER, "boot", first.sealed_logs, disks, further
@@ -329,7 +329,7 @@ def test_what_another_engine_sealed_goes_to_any_disk(is_lost: bool) -> None:
     node.store.seal(1, log.tail.end_offset, log.tail.digest)
     node.other.faults.failing_syncs = int(is_lost)
     for _ in range(9):
-        node.store.index.tend()
+        node.store.index.maintain()
     assert node.on(1) == ("" if is_lost else OTHER) and not node.memory.logs
     assert read_all(node.store, log) == b"".join(log.batches)
     [found] = node.start()

@@ -76,7 +76,7 @@ class Node:
         raise AssertionError("it does not end")
 
     @property
-    def keeper(self) -> str:
+    def location(self) -> str:
         row = self.control.row(1)
         assert row is not None
         return row.engine
@@ -105,7 +105,7 @@ def test_a_sealed_log_becomes_a_file(node: Node, monkeypatch: pytest.MonkeyPatch
         steps += 1
     assert steps > 3
     node.check()
-    assert node.keeper == SEGMENT_ENGINE and not node.memory.logs
+    assert node.location == SEGMENT_ENGINE and not node.memory.logs
     assert node.log_files == {file_name(node.log.identity)}
     [found] = node.power_cut()
     assert found.intact and found.sealed_end_offset == node.log.tail.end_offset
@@ -138,7 +138,7 @@ def test_a_crash_on_the_way_costs_nothing(
     assert found.intact
     node.check()
     node.hand_over()
-    assert node.keeper == SEGMENT_ENGINE and not node.memory.logs
+    assert node.location == SEGMENT_ENGINE and not node.memory.logs
     [found] = node.power_cut()
     assert found.intact
     node.check()
@@ -152,20 +152,20 @@ def test_a_crash_before_the_commit_leaves_a_file_that_is_replaced(
 
     monkeypatch.setattr(HandOver, "_remember", refuse)
     node.hand_over()
-    assert node.keeper == "memory" and node.log_files == {file_name(node.log.identity)}
+    assert node.location == "memory" and node.log_files == {file_name(node.log.identity)}
     node.check()
     monkeypatch.undo()
     [found] = node.power_cut()
     assert found.intact
     node.hand_over()
-    assert node.keeper == SEGMENT_ENGINE
+    assert node.location == SEGMENT_ENGINE
     node.check()
 
 
 def test_a_crash_after_the_commit_leaves_bytes_that_go_at_the_start(node: Node) -> None:
     node.engine.is_stuck = True
     node.hand_over()
-    assert node.keeper == SEGMENT_ENGINE and node.memory.logs
+    assert node.location == SEGMENT_ENGINE and node.memory.logs
     node.check()
     [found] = node.power_cut()
     assert found.intact and not node.memory.logs
@@ -201,17 +201,17 @@ def test_what_is_set_aside_on_the_way_stays_where_it_is(
     node.store.hand_over.step()
     node.store.removal.quarantine(1, "in a test")
     node.hand_over()
-    assert node.keeper == "memory" and not node.log_files and node.memory.aside
+    assert node.location == "memory" and not node.log_files and node.memory.aside
 
 
 def test_a_full_disk_only_delays_it(node: Node) -> None:
     node.files.limit(node.files.used_bytes() + 1000)
     node.hand_over()
-    assert node.keeper == "memory" and not node.log_files
+    assert node.location == "memory" and not node.log_files
     node.check()
     node.files.limit(None)
     node.hand_over()
-    assert node.keeper == SEGMENT_ENGINE
+    assert node.location == SEGMENT_ENGINE
     node.check()
 
 
@@ -224,7 +224,7 @@ def test_a_copy_that_differs_is_never_used(node: Node) -> None:
     node.engine.append_group([request])
     assert request.error is None
     node.hand_over()
-    assert node.keeper == "memory" and not node.log_files
+    assert node.location == "memory" and not node.log_files
     memory.logs[1] = whole
     node.start()
     node.check()
@@ -242,4 +242,4 @@ def test_a_read_that_meets_the_hand_over_is_answered(
 
     monkeypatch.setattr(node.engine.reader, "read", late)
     node.check()
-    assert node.keeper == SEGMENT_ENGINE
+    assert node.location == SEGMENT_ENGINE

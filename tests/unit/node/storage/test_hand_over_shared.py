@@ -45,7 +45,7 @@ class Node:
         self.index.power_cut(rng)
         return self.start()
 
-    def keeper(self, segment_id: int) -> str:
+    def location(self, segment_id: int) -> str:
         row = self.control.row(segment_id)
         assert row is not None
         return row.engine
@@ -54,8 +54,8 @@ class Node:
         for log in self.logs:
             assert read_all(self.store, log) == b"".join(log.batches)
 
-    def tend(self) -> None:
-        while self.store.index.tend():
+    def maintain(self) -> None:
+        while self.store.index.maintain():
             pass
 
 
@@ -68,8 +68,8 @@ def test_a_crash_at_any_step_costs_nothing(steps: int, monkeypatch: pytest.Monke
     found = node.power_cut(steps)
     assert [one.intact for one in found] == [True, True], [one.why for one in found]
     node.check()
-    node.tend()
-    assert [node.keeper(1), node.keeper(2)] == [SEGMENT_ENGINE, SHARED_ENGINE]
+    node.maintain()
+    assert [node.location(1), node.location(2)] == [SEGMENT_ENGINE, SHARED_ENGINE]
     node.check()
     append(node.store, node.logs[1])
     assert [one.intact for one in node.power_cut(99)] == [True, True]
@@ -78,14 +78,14 @@ def test_a_crash_at_any_step_costs_nothing(steps: int, monkeypatch: pytest.Monke
 
 def test_the_file_goes_with_the_last_log_that_is_not_sealed() -> None:
     node = Node()
-    node.tend()
+    node.maintain()
     assert any(name.startswith("shared/") for name in node.files.names)
     last = node.logs[1]
     node.store.seal(2, last.tail.end_offset, last.tail.digest)
-    node.tend()
-    assert [node.keeper(1), node.keeper(2)] == [SEGMENT_ENGINE, SEGMENT_ENGINE]
+    node.maintain()
+    assert [node.location(1), node.location(2)] == [SEGMENT_ENGINE, SEGMENT_ENGINE]
     node.check()
     assert [one.intact for one in node.power_cut(5)] == [True, True]
-    node.tend()
+    node.maintain()
     assert not [name for name in node.files.names if name.startswith("shared/")]
     node.check()

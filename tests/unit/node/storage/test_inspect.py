@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icecore.errors import ConfigurationError
-from icecore.model import Token
+from icecore.model import CoordinatorEpoch
 from icecore_node.storage import inspect
 from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
@@ -50,7 +50,7 @@ class Inspected:
         sealed = self.logs[0].tail
         store.seal(SEALED, sealed.end_offset, sealed.digest)
         self.full_digest = store.reader.full_digest(SEALED)
-        while store.index.tend():
+        while store.index.maintain():
             pass
         store.close()
         folder.close()
@@ -103,7 +103,7 @@ def test_what_was_ordered_to_go_is_no_damage(folder: Inspected) -> None:
     opened_folder = DataFolder.open(folder.path, 1, CLUSTER)
     opened_folder.control.condemn({SEALED: "its disk is lost"})
     assert [each.problem for each in folder.reports()] == ["its disk is lost", ""]
-    opened_folder.control.put_intents([SEALED], Token(1))
+    opened_folder.control.put_intents([SEALED], CoordinatorEpoch(1))
     opened_folder.close()
     assert [(each.problem, each.state) for each in folder.reports()] == [
         ("", "deleting"),

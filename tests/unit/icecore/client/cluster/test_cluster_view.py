@@ -73,7 +73,7 @@ def stamped(
     version: int, *partitions: admin_pb2.PartitionMetadata, topic_id: bytes = b"a" * 16
 ) -> admin_pb2.GetMetadataResponse:
     found = answer(*partitions, topic_id=topic_id)
-    found.token, found.version = 1, version
+    found.coordinator_epoch, found.version = 1, version
     return found
 
 

@@ -17,7 +17,7 @@ AWAY = UnavailableError("UNAVAILABLE: nobody listens")
 
 def metadata(cluster_id: bytes, topic_id: bytes) -> bytes:
     """About the topic ``t``."""
-    answer = admin_pb2.GetMetadataResponse(cluster_id=cluster_id, token=9, version=9)
+    answer = admin_pb2.GetMetadataResponse(cluster_id=cluster_id, coordinator_epoch=9, version=9)
     answer.topics.add(name="t", topic_id=topic_id).partitions.add(partition=0, leader=1)
     return answer.SerializeToString()
 

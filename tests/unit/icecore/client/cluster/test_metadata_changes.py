@@ -53,14 +53,14 @@ class Coordinator:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.state = rng, started()
-        self.state.token = cast(Any, TOKEN)
+        self.state.coordinator_epoch = cast(Any, TOKEN)
         self.versions = TopicVersions(self.state)
         self.versions.load()
         describer = Describer(
             state=self.state,
             live=self.state.live,
             heard=UNUSED,
-            pages=UNUSED,
+            alerts=UNUSED,
             sessions=UNUSED,
             recoveries=lambda: 0,
         )
@@ -178,9 +178,12 @@ class Node:
         self._peers.nodes = {each.node_id: each for each in node_infos(state, state.live)}
         is_last = False
         while not is_last:
-            token, since, after = self._mirror.place
+            coordinator_epoch, since, after = self._mirror.place
             request = mirror_pb2.FollowTopicsRequest(
-                cluster_id=b"c" * 16, token=token, since_version=since, after_version=after
+                cluster_id=b"c" * 16,
+                coordinator_epoch=coordinator_epoch,
+                since_version=since,
+                after_version=after,
             )
             body = await self._coordinator.ask(MIRROR["FollowTopics"], request)
             is_last = self._mirror.take(mirror_pb2.FollowTopicsResponse.FromString(body))
@@ -191,8 +194,10 @@ class Node:
 
 async def asked(server: Coordinator | Node, view: ClusterView) -> ClusterView:
     """Return the view after asking for the changes."""
-    token, version = view.base([NAME])
-    request = admin_pb2.GetMetadataRequest(topics=[NAME], known_token=token, known_version=version)
+    coordinator_epoch, version = view.base([NAME])
+    request = admin_pb2.GetMetadataRequest(
+        topics=[NAME], known_coordinator_epoch=coordinator_epoch, known_version=version
+    )
     found = admin_pb2.GetMetadataResponse.FromString(
         await server.ask(ADMIN["GetMetadata"], request)
     )
@@ -245,14 +250,14 @@ async def test_what_has_not_changed_is_left_out() -> None:
         if isinstance(server, Node):
             await server.follow()
         known = admin_pb2.GetMetadataRequest(
-            topics=[NAME], known_token=TOKEN, known_version=coordinator.versions.version
+            topics=[NAME], known_coordinator_epoch=TOKEN, known_version=coordinator.versions.version
         )
         answer = admin_pb2.GetMetadataResponse.FromString(
             await server.ask(ADMIN["GetMetadata"], known)
         )
         (topic,) = answer.topics
         assert topic.changes_only and not topic.partitions and answer.tells_changes
-        for other in ({"known_token": TOKEN + 1}, {"known_version": 0}):
+        for other in ({"known_coordinator_epoch": TOKEN + 1}, {"known_version": 0}):
             request = admin_pb2.GetMetadataRequest()
             request.CopyFrom(known)
             for name, value in other.items():
@@ -270,7 +275,7 @@ def changes(version: int, *partitions: admin_pb2.PartitionMetadata, down: bool =
     node = admin_pb2.GetMetadataResponse().nodes.add(node_id=1, address="h:1", state=int(state))
     return admin_pb2.GetMetadataResponse(
         nodes=[node],
-        token=TOKEN,
+        coordinator_epoch=TOKEN,
         version=version,
         tells_changes=True,
         topics=[
@@ -294,7 +299,7 @@ def test_changes_begin_where_the_last_answer_about_everything_ends() -> None:
     """One of a node that still follows an older coordinator may have taken something back."""
     view = ClusterView().after(changes(1, admin_pb2.PartitionMetadata(partition=0, leader=1)))
     older = changes(1, admin_pb2.PartitionMetadata(partition=0, leader=1))
-    older.token -= 1
+    older.coordinator_epoch -= 1
     assert view.after(older).base([NAME]) == (TOKEN - 1, 1)
 
 

@@ -18,7 +18,7 @@ YOUNG_MS, AGED_MS = 100, STALE_MS + 1
 
 def answer(topic_id: bytes, version: int, age_ms: int) -> admin_pb2.GetMetadataResponse:
     """About the topic ``t``; without an id it does not exist."""
-    found = admin_pb2.GetMetadataResponse(token=1, version=version, age_ms=age_ms)
+    found = admin_pb2.GetMetadataResponse(coordinator_epoch=1, version=version, age_ms=age_ms)
     topic = found.topics.add(name="t", topic_id=topic_id)
     if topic_id:
         topic.partitions.add(partition=0, leader=1)

@@ -16,7 +16,7 @@ from icecore.errors import (
     InternalError,
     InvalidRequestError,
     OffsetOutOfRangeError,
-    PositionOvertakenError,
+    PositionConflictError,
     RequestTimeoutError,
 )
 from icecore.rpc import convert
@@ -179,12 +179,12 @@ async def test_who_is_overtaken_is_told_and_nothing_is_lost(cluster: FakeCluster
         await first.start()
         await take(second, 20)
         await second.save_position()
-        with pytest.raises(PositionOvertakenError):
+        with pytest.raises(PositionConflictError):
             while True:
                 await take(first, 1)
                 await asyncio.sleep(OFTEN_S)
                 await first.poll(2 * OFTEN_S)
-        with pytest.raises(PositionOvertakenError):
+        with pytest.raises(PositionConflictError):
             await first.save_position()
         await first.close()  # it has been told
         assert cluster.positions.offsets("job")["t", 0] == 20
@@ -200,7 +200,7 @@ async def test_an_end_tells_who_was_not_told_before(cluster: FakeCluster) -> Non
     await take(first, 3)
     await take(second, 2)
     await second.close()
-    with pytest.raises(PositionOvertakenError):
+    with pytest.raises(PositionConflictError):
         await first.close()
     assert cluster.positions.offsets("job")["t", 0] == 2
     await first.close()
@@ -264,14 +264,14 @@ async def test_a_forged_version_of_our_own_save_is_refused(
     def forge(answer: admin_pb2.SavePositionsResponse) -> None:
         (instance,) = {instance for _, _, instance in cluster.positions.saved.values()}
         ours = {"instance": instance} | ({"version": version} if version else {})
-        error = convert.error_to_proto(PositionOvertakenError("forged", **ours))
+        error = convert.error_to_proto(PositionConflictError("forged", **ours))
         for each in answer.outcomes:
             each.error.CopyFrom(error)
 
     async with consumer(cluster) as c:
         await take(c, 3)
         cluster.positions.on_answer = forge
-        with pytest.raises(PositionOvertakenError, match="forged"):
+        with pytest.raises(PositionConflictError, match="forged"):
             await c.save_position()
 
 
@@ -319,7 +319,7 @@ async def test_who_is_overtaken_in_one_partition_saves_all_others(
     await first.start()
     for key in [("job", cluster.topic_id("wide"), partition) for partition in (0, 3)]:
         cluster.positions.saved[key] = (7, 1, 9)
-    with pytest.raises(PositionOvertakenError):
+    with pytest.raises(PositionConflictError):
         await first.save_position()
     await first.close()
     offsets = cluster.positions.offsets("job")
@@ -335,7 +335,7 @@ async def test_a_reset_to_what_is_saved_is_told_to_who_runs(cluster: FakeCluster
     async with Admin(cluster.bootstrap, net=cluster.net) as admin:
         changes = await admin.reset_position("job", "t", "earliest")
     assert (changes[0].before, changes[0].to) == (0, 0)
-    with pytest.raises(PositionOvertakenError):
+    with pytest.raises(PositionConflictError):
         await c.save_position()
     await c.close()
     assert cluster.positions.offsets("job")["t", 0] == 0

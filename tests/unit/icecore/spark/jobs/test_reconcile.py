@@ -105,11 +105,11 @@ def test_counts() -> None:
 
 
 def test_contents() -> None:
-    ours = {(0, 0): {"cold_records": 5, "low_sum": 1, "high_sum": 2}}
+    ours = {(0, 0): {"remote_records": 5, "low_sum": 1, "high_sum": 2}}
     assert not list(differing(ours, {(0, 0): dict(ours[0, 0])}))
-    hot_only = {(0, 1): {"cold_records": 0, "low_sum": None, "high_sum": None}}
+    hot_only = {(0, 1): {"remote_records": 0, "low_sum": None, "high_sum": None}}
     assert not list(differing(ours | hot_only, ours))
-    (fewer,) = differing(ours, {(0, 0): ours[0, 0] | {"cold_records": 4}})
+    (fewer,) = differing(ours, {(0, 0): ours[0, 0] | {"remote_records": 4}})
     assert "the table has 4 tiered records, the cluster 5" in fewer
     (other,) = differing(ours, {(0, 0): ours[0, 0] | {"high_sum": 3}})
     assert "differ" in other

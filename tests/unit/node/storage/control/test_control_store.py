@@ -78,22 +78,30 @@ def test_promises_of_rows_only_rise(store: ControlStore) -> None:
     assert store.promises.epoch_of(1) == 9
 
 
-def test_promises_and_token(store: ControlStore, path: Path) -> None:
+def test_promises_and_coordinator_epoch(store: ControlStore, path: Path) -> None:
     commits = count_commits(store)
     store.promises.persist([(number, 2) for number in range(1000)], 5)
     store.promises.persist([(7, 2)], 5)
     assert len(commits) == 1  # what is known already costs nothing
-    for promises, token in (([(8, 3), (7, 1)], 5), ([(7, 3)], 4)):
+    for promises, coordinator_epoch in (([(8, 3), (7, 1)], 5), ([(7, 3)], 4)):
         with pytest.raises(FencedError):
-            store.promises.persist(promises, token)
-    assert (store.promises.epoch_of(7), store.promises.epoch_of(8), store.promises.max_token) == (
+            store.promises.persist(promises, coordinator_epoch)
+    assert (
+        store.promises.epoch_of(7),
+        store.promises.epoch_of(8),
+        store.promises.max_coordinator_epoch,
+    ) == (
         2,
         2,
         5,
     )
     store.promises.persist([], 6)
     store = reopened(store, path)
-    assert (store.promises.epoch_of(7), store.promises.epoch_of(8), store.promises.max_token) == (
+    assert (
+        store.promises.epoch_of(7),
+        store.promises.epoch_of(8),
+        store.promises.max_coordinator_epoch,
+    ) == (
         2,
         2,
         6,
@@ -107,7 +115,7 @@ def test_an_intent_survives_until_it_is_finished(store: ControlStore, path: Path
     with pytest.raises(FencedError):
         store.put_intents([2], 7)
     store = reopened(store, path)
-    assert store.intents() == [1] and store.promises.max_token == 8
+    assert store.intents() == [1] and store.promises.max_coordinator_epoch == 8
     store.finish_intents([1])
     store = reopened(store, path)
     assert store.intents() == [] and store.rows() == []
@@ -192,14 +200,14 @@ def test_the_reserve_pays_for_promises_on_a_full_disk(
     if hopeless:
         with pytest.raises(OutOfSpaceError):
             store.promises.persist([(1, 2)], 3)
-        assert (store.promises.epoch_of(1), store.promises.max_token) == (0, 0)
+        assert (store.promises.epoch_of(1), store.promises.max_coordinator_epoch) == (0, 0)
         return
     store.promises.persist([(1, 2)], 3)
     assert not reserve.exists()
     store.database.keep_reserve()
     assert reserve.stat().st_size == RESERVE_BYTES
     store = reopened(store, path)
-    assert (store.promises.epoch_of(1), store.promises.max_token) == (2, 3)
+    assert (store.promises.epoch_of(1), store.promises.max_coordinator_epoch) == (2, 3)
     store.close()
 
 

@@ -38,7 +38,7 @@ from tests.support.index_oracle import (
     check_all_ways,
     check_found,
     keyed,
-    tend_all,
+    maintain_all,
 )
 
 SETTINGS = StoreSettings(
@@ -139,7 +139,7 @@ def live(bench: Bench, rng: random.Random, steps: int) -> None:
             assert request.error is None
         elif choice < 0.75:
             for _ in range(rng.randrange(12)):
-                bench.engine.index.tend()
+                bench.engine.index.maintain()
         elif choice < 0.80:
             bench.engine.index.flush()
         elif choice < 0.86:
@@ -187,11 +187,11 @@ def test_nothing_is_missed_in_a_random_life(seed: int) -> None:
     bench.index.is_full = False
     bench.engine.index.flush()  # whatever is wrong with the database and the files shows now
     check(bench, rng)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     for number, log in bench.logs.items():
         if number not in bench.sealed:
             bench.seal(log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     for number, log in bench.logs.items():
         assert check_all_ways(bench.engine.index, log, rng) == []
         assert bench.engine.index.summary(number).kind == SEALED_INDEX
@@ -231,7 +231,7 @@ def test_an_active_log_has_no_gap_and_few_places() -> None:
     assert (summary.kind, summary.entries, summary.runs) == (ACTIVE_INDEX, 20, 1)
     for _ in range(60):
         bench.add(log, *(keyed([b"x", b"y"]) for _ in range(20)))
-        tend_all(bench.engine.index)
+        maintain_all(bench.engine.index)
         assert check_found(bench.engine.index, log) == []
     assert bench.engine.index.summary(1).runs <= 9
     assert bench.covers().count(StoredRun) > 1
@@ -239,7 +239,7 @@ def test_an_active_log_has_no_gap_and_few_places() -> None:
     assert check_found(bench.engine.index, log) == []
 
 
-def test_what_a_power_cut_took_is_a_gap_until_it_is_tended() -> None:
+def test_what_a_power_cut_took_is_a_gap_until_it_is_maintained() -> None:
     bench = Bench()
     log = filled(bench, 10)
     bench.engine.index.flush()
@@ -249,7 +249,7 @@ def test_what_a_power_cut_took_is_a_gap_until_it_is_tended() -> None:
     assert check_found(bench.engine.index, log) == [(end - 1, end)]
     bench.add(log, keyed([b"after"]))
     assert check_found(bench.engine.index, log) == [(end - 1, end)]
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 
@@ -260,7 +260,7 @@ def test_batches_without_keys_and_tags_are_no_gap_after_a_restart() -> None:
     assert bench.stored() == 0
     bench.restart()
     assert check_found(bench.engine.index, log) == []
-    assert tend_all(bench.engine.index) < 5
+    assert maintain_all(bench.engine.index) < 5
     bench.add(log, keyed([b"k"]), keyed([None]))
     bench.restart()
     assert check_found(bench.engine.index, log) == []
@@ -275,21 +275,21 @@ def test_a_batch_that_makes_no_sense_is_a_gap_and_no_failure() -> None:
         bench.add(log, keyed([b"k"]), keyed([b"l"]))
     bench.add(log, keyed([b"m"]))
     assert check_found(bench.engine.index, log) == [(100, 102)]
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 
 def test_entries_of_a_log_that_was_cut_are_not_taken_for_those_that_come_in_their_place() -> None:
     bench = Bench()
     log = filled(bench)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     bench.add(log, keyed([b"recent"]))
     cut(bench, log, 10)
     bench.add(log, *(keyed([b"other"]) for _ in range(100)))
     check_found(bench.engine.index, log)
     bench.restart()
     check_found(bench.engine.index, log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 
@@ -298,7 +298,7 @@ def test_a_sealed_log_has_one_file_and_nothing_in_the_database() -> None:
     log = filled(bench)
     bench.seal(log)
     assert check_found(bench.engine.index, log) == []
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     summary = bench.engine.index.summary(1)
     assert (summary.kind, summary.entries, summary.runs) == (SEALED_INDEX, 200, 1)
     assert summary.timestamps_ms == (7, 7)
@@ -311,7 +311,7 @@ def test_a_sealed_log_has_one_file_and_nothing_in_the_database() -> None:
 def test_an_empty_sealed_log_has_a_file_too() -> None:
     bench = Bench()
     bench.seal(bench.opened())
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     summary = bench.engine.index.summary(1)
     assert (summary.kind, summary.entries, summary.timestamps_ms) == (SEALED_INDEX, 0, None)
 
@@ -321,7 +321,7 @@ def test_a_damaged_file_is_a_gap_then_it_is_made_again(position: int) -> None:
     bench = Bench()
     log = filled(bench)
     bench.seal(log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     bench.restart()
     name = index_file_name(log.identity)
     file = bench.files.open(name)
@@ -329,7 +329,7 @@ def test_a_damaged_file_is_a_gap_then_it_is_made_again(position: int) -> None:
     assert check_found(bench.engine.index, log) == [(100, 200)]
     assert not bench.files.exists(name)
     assert bench.engine.index.summary(1).kind == NO_INDEX
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
     assert bench.files.exists(name) and bench.stored() == 0
 
@@ -340,14 +340,14 @@ def test_a_file_is_read_back_and_dropped_when_it_is_damaged() -> None:
     index = bench.engine.index
     assert index.verify(1) == 0  # an active log has no file
     bench.seal(log)
-    tend_all(index)
+    maintain_all(index)
     name = index_file_name(log.identity)
     file = bench.files.open(name)
     assert index.verify(1) == file.size()
     file.pwritev([b"\xa5" * 8], file.size() - 8)
     assert index.verify(1) == 0
     assert not bench.files.exists(name)
-    tend_all(index)
+    maintain_all(index)
     assert index.verify(1) == bench.files.open(name).size()
 
 
@@ -357,7 +357,7 @@ def test_the_file_of_another_segment_counts_for_nothing() -> None:
     bench.add(other, *(keyed([b"o%d" % number]) for number in range(100)))
     for each in (log, other):
         bench.seal(each)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     bench.files.rename(index_file_name(other.identity), index_file_name(log.identity))
     bench.restart()
     assert check_found(bench.engine.index, log) == [(100, 200)]
@@ -368,10 +368,10 @@ def test_a_crash_between_file_and_forgetting_leaves_nothing() -> None:
     log = filled(bench)
     bench.seal(log)
     with mock.patch("icecore_node.storage.segment_engine.index_upkeep.IndexUpkeep._forget_stored"):
-        tend_all(bench.engine.index)
+        maintain_all(bench.engine.index)
     assert bench.stored() > 0
     bench.restart()
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert bench.stored() == 0
     assert check_found(bench.engine.index, log) == []
 
@@ -381,10 +381,10 @@ def test_a_crash_at_any_step_leaves_no_blocks_behind(steps: int) -> None:
     bench = Bench()
     log = filled(bench, 500)
     for _ in range(steps):
-        bench.engine.index.tend()
+        bench.engine.index.maintain()
     bench.restart(random.Random(steps))
     check_found(bench.engine.index, log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
     bench.engine.drop([log.identity])
     assert bench.stored() == 0
@@ -401,22 +401,22 @@ def test_a_process_that_ends_waits_for_no_file() -> None:
         return merge(walks)
 
     with mock.patch.object(index_upkeep, "merge", ending):
-        tend_all(bench.engine.index)
-    assert not bench.engine.index.tend()
+        maintain_all(bench.engine.index)
+    assert not bench.engine.index.maintain()
     assert not bench.files.exists(index_file_name(log.identity))
     bench.restart()
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
     assert bench.files.exists(index_file_name(log.identity))
 
 
-def test_memory_is_bounded_and_what_found_none_is_tended() -> None:
+def test_memory_is_bounded_and_what_found_none_is_maintained() -> None:
     bench = Bench(replace(SETTINGS, recent_entries_bytes_max=2 << 10))
-    log = filled(bench, 300)  # nobody tends
+    log = filled(bench, 300)  # nobody maintains
     memory = bench.engine._memory
     assert 0 <= memory.used_bytes <= 2 << 10
     check_found(bench.engine.index, log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
     assert not memory.is_scarce
     bench.engine.drop([log.identity])
@@ -427,7 +427,7 @@ def test_runs_are_made_early_when_memory_is_scarce() -> None:
     bench = Bench(replace(SETTINGS, entries_per_run=1 << 20, recent_entries_bytes_max=3000))
     log = filled(bench, 70)  # 1680 bytes
     assert bench.covers() == [RecentEntries]
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert bench.covers() == [StoredRun]
     assert check_found(bench.engine.index, log) == []
 
@@ -437,11 +437,11 @@ def test_no_database_for_a_while() -> None:
     log = filled(bench)
     bench.index.is_full = True
     for _ in range(20):
-        bench.engine.index.tend()
+        bench.engine.index.maintain()
     bench.add(log, keyed([b"k"]))
     assert check_found(bench.engine.index, log) == []
     bench.index.is_full = False
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 
@@ -450,12 +450,12 @@ def test_the_last_of_a_disk_is_for_records() -> None:
     log = filled(bench)
     bench.seal(log)
     with mock.patch.object(SimFileSystem, "space", lambda self: (96, 4)):
-        assert bench.engine.index.tend()  # recent entries become a run: they take memory
+        assert bench.engine.index.maintain()  # recent entries become a run: they take memory
         for _ in range(5):
-            assert not bench.engine.index.tend()
+            assert not bench.engine.index.maintain()
     assert not bench.files.exists(index_file_name(log.identity))
     assert check_found(bench.engine.index, log) == []
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert bench.files.exists(index_file_name(log.identity))
 
 
@@ -463,20 +463,20 @@ def test_a_log_that_is_set_aside_takes_its_index_along() -> None:
     bench = Bench()
     log = filled(bench)
     bench.seal(log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     bench.engine.set_aside(log.identity)
     assert not bench.files.exists(index_file_name(log.identity))
     assert bench.stored() == 0
     bench.engine.salvage.restore(KnownLog(log.identity), lambda: None)
     assert check_found(bench.engine.index, log) == [(100, 200)]
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 
 def test_a_limit_ends_the_search_with_the_last_that_is_enough() -> None:
     bench = Bench()
     log = filled(bench)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     tag = index_entries.tag_hash(b"t")
     page = bench.engine.index.candidates(1, [tag], (100, 200), limit=7)
     assert (page.searched, page.offsets[0].tolist()) == ((100, 107), list(range(100, 107)))
@@ -496,5 +496,5 @@ def test_records_with_any_number_of_tags(tags: int) -> None:
     bench.add(log, keyed([None, b"k"], [[f"t{number}" for number in range(tags)], []]))
     assert check_found(bench.engine.index, log) == []
     bench.seal(log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []

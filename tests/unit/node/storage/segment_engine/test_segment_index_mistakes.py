@@ -9,7 +9,7 @@ from icecore_node.storage.index.points import FAMILY
 from icecore_node.storage.segment_engine.index_runs import RUNS_MAX
 from tests.simulation import mistakes_index as mistakes
 from tests.simulation.mistakes import Mistake
-from tests.support.index_oracle import check_found, keyed, tend_all
+from tests.support.index_oracle import check_found, keyed, maintain_all
 from tests.unit.node.storage.segment_engine.test_segment_index import Bench, cut
 
 MISTAKES = [
@@ -29,9 +29,9 @@ def story() -> None:
     for number in range(3 * RUNS_MAX):
         bench.add(log, *(keyed([b"k%d" % (number * i)], [["t"]]) for i in range(40)))
         # What comes while a run is made is not part of it.
-        bench.engine.index.tend()
+        bench.engine.index.maintain()
         bench.add(log, keyed([b"recent"]))
-        tend_all(bench.engine.index)
+        maintain_all(bench.engine.index)
         bench.add(log, keyed([b"newest"]))
         assert check_found(bench.engine.index, log) == []
         bench.restart()
@@ -42,7 +42,7 @@ def story() -> None:
     bench.restart()
     check_found(bench.engine.index, log)
     bench.seal(log)
-    tend_all(bench.engine.index)
+    maintain_all(bench.engine.index)
     assert check_found(bench.engine.index, log) == []
 
 
@@ -80,8 +80,8 @@ def test_what_an_entry_costs_until_it_is_sealed(per_batch: int, runs: int) -> No
     for number in range(count):
         first = number * per_batch
         bench.add(log, keyed([b"k%d" % (first + i) for i in range(per_batch)]))
-        bench.engine.index.tend()
-    tend_all(bench.engine.index)
+        bench.engine.index.maintain()
+    maintain_all(bench.engine.index)
     entries = count * per_batch
     assert written["recent"] / entries == pytest.approx(12 + (17 + 12) / per_batch)
     assert written["block"] / (12 * entries) < (1.7 if runs == 16 else 3.1)

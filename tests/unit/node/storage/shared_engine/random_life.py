@@ -86,7 +86,7 @@ class Life:
         """One thing, in which the process may die."""
         rng = self.rng
         doing = rng.choices(
-            (self.create, self.append, self.cut, self.seal, self.drop, self.tend, self.restart),
+            (self.create, self.append, self.cut, self.seal, self.drop, self.maintain, self.restart),
             (2, 14, 1, 1, 1, 2, 1),
         )[0]
         if doing != self.restart and rng.random() < 0.08:
@@ -165,8 +165,8 @@ class Life:
         self.engine.drop([row.log.identity for row in self.going])
         self.going = []
 
-    def tend(self) -> None:
-        self.engine.index.tend()
+    def maintain(self) -> None:
+        self.engine.index.maintain()
         self.index.flush()
 
     # --- what is found ------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def test_an_idle_log_does_not_keep_old_files() -> None:
         engine.drop([busy.identity])
         busy = LogBuilder(number)
         engine.create([NewLog(busy.identity)], lambda created: None)
-        engine.index.tend()
+        engine.index.maintain()
         files = [name for name in disk.names if name.endswith(".log")]
         assert len(files) <= 6
     data, end_offset = engine.reader.read(1, 0, 1 << 20, 1 << 40)
@@ -173,7 +173,7 @@ def test_slow_logs_are_whole_after_each_group(seed: int) -> None:
         requests = [log.request(1, 1, rng.choice([10, 300, 900])) for log in appended]
         engine.append_group([busy.request(rng.randint(1, 4), 1, 900), *requests])
         engine.drop([busy.identity])
-        engine.index.tend()
+        engine.index.maintain()
         known = [KnownLog(log.identity) for log in slow]
         again = start(copy.deepcopy(disk), copy.deepcopy(index), known)
         for log in slow:

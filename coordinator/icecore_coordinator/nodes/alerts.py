@@ -1,0 +1,48 @@
+"""Alerts for operators: logged as critical, and shown by ``icecore cluster describe``.
+
+Causes are replicas that differ where they must not, an end below what readers have seen, or a
+damaged last copy. The coordinator stops there instead of choosing. The alerts since its start are
+kept in memory, newest last; a cause that persists raises its alert again.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from icecore.model import SegmentId
+from icecore.process.log import event
+from icecore.rpc.ports import Clock
+
+_log = logging.getLogger(__name__)
+
+ALERTS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing to look at, and when it was found first and last."""
+
+    segment_id: SegmentId
+    why: str
+    first_at_ms: int
+    last_at_ms: int
+
+
+class Alerts:
+    """The newest alerts; the same one again only moves its time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._alerts: dict[tuple[SegmentId, str], Alert] = {}
+
+    def __iter__(self) -> Iterator[Alert]:
+        return iter(list(self._alerts.values()))
+
+    def raise_alert(self, segment_id: SegmentId, why: str) -> None:
+        """Tell a person."""
+        event(_log, logging.CRITICAL, "alert", segment_id=segment_id, why=why)
+        now_ms = self._clock.now_ms()
+        found = self._alerts.pop((segment_id, why), Alert(segment_id, why, now_ms, now_ms))
+        self._alerts[segment_id, why] = replace(found, last_at_ms=now_ms)
+        if len(self._alerts) > ALERTS_MAX:
+            del self._alerts[next(iter(self._alerts))]

@@ -1,0 +1,1 @@
+"""How many replicas a segment has: repaired, moved off leaving nodes, dropped, audited."""

@@ -1,0 +1,1 @@
+"""Copies in object storage: uploads, merges, tables, sweeps, imports, and local copies freed."""

@@ -1,0 +1,101 @@
+"""Brings the tables of partitions to what metadata say is published (R88).
+
+Level-triggered: a partition whose revision is above that of its table is told whole, so that a call
+which is lost, repeats or comes late neither leaves a hole nor names anything twice.
+"""
+
+import logging
+
+from icecore.errors import IcecoreError, InvalidRequestError
+from icecore.process.log import event
+from icecore_coordinator.decisions.tiering import committed
+from icecore_coordinator.nodes.tier_calls import TableItem, TierCalls
+from icecore_coordinator.state.records import PartitionKey
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.remote.tier_nodes import TierNodes
+from icecore_coordinator.work.remote.tiering_errors import TABLE, TieringErrors
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+_log = logging.getLogger(__name__)
+
+TABLES_PER_LOOK = 64
+COPIES_PER_TABLE = 500_000
+"""Most copies of a partition in one call, at 70 bytes each: a message has 64 MiB at most. An order
+with only a part would take the other copies out of the table."""
+TABLE_WAIT_MS_MAX = 60_000.0
+
+
+class TierTables:
+    """Keeps no state that matters.
+
+    Args:
+        ports: The cluster.
+        errors: What went wrong, for people.
+    """
+
+    def __init__(self, ports: WorkerPorts, errors: TieringErrors) -> None:
+        self._ledger = ports.ledger
+        self._timing = ports.timing
+        self._calls = TierCalls(ports.calls)
+        self._errors = errors
+        self._nodes = TierNodes(ports.ledger.state, ports.live, ports.clock)
+        self._backoff: Backoff[PartitionKey] = Backoff(
+            ports.clock, ports.timing.table_retry_ms, TABLE_WAIT_MS_MAX
+        )
+
+    async def look(self) -> None:
+        """Bring some of those that are behind up to date, one after the other: the table of a topic
+        takes one commit at a time."""
+        stale = self._ledger.state.tiers.stale_tables
+        self._backoff.forget(lambda key: key not in stale)
+        due = [key for key in stale if self._backoff.is_due(key)]
+        for key in due[:TABLES_PER_LOOK]:
+            await self._commit(key)
+
+    async def _commit(self, key: PartitionKey) -> None:
+        item, node_id = self._item(key), self._nodes.for_key(key[0])
+        if item is None or node_id is None:
+            return
+        self._backoff.take([key])
+        try:
+            _check_size(item)
+            error = await self._calls.commit_table(node_id, item, self._timing.tier_call_ms / 1000)
+        except IcecoreError as failure:
+            error = failure
+        finally:
+            self._backoff.release(key, is_done=False)
+        self._nodes.note(node_id, is_done=error is None)
+        if error is not None:
+            self._errors.note(key[0], error.message, TABLE)
+            event(
+                _log,
+                logging.WARNING,
+                "table_behind",
+                topic_id=key[0],
+                partition=key[1],
+                node_id=node_id,
+                error=error,
+            )
+            return
+        await self._ledger.decide(lambda state: committed(state, key, item.revision))
+        self._backoff.release(key, is_done=True)
+        self._errors.forget(key[0], TABLE)
+
+    def _item(self, key: PartitionKey) -> TableItem | None:
+        state = self._ledger.state
+        partition, topic = state.partitions.get(key), state.topics.get(key[0])
+        if partition is None or topic is None or topic.is_deleting:
+            return None
+        published = [state.tiers.segments[each] for each in state.tiers.published.get(key, ())]
+        published.sort(key=lambda each: each.base_offset)
+        return TableItem(topic, key[1], partition.tier_revision, tuple(published))
+
+
+def _check_size(item: TableItem) -> None:
+    """Raises InvalidRequestError for more copies than one call takes."""
+    if len(item.segments) > COPIES_PER_TABLE:
+        raise InvalidRequestError(
+            f"partition {item.partition} has {len(item.segments)} copies in object storage, its "
+            f"table takes {COPIES_PER_TABLE}: let retention delete old records, and give the topic "
+            "larger segments or more partitions"
+        )

@@ -1,0 +1,187 @@
+"""Copies sealed segments into object storage: an attempt into metadata, a node that carries it out,
+then the copy is published.
+
+Level-triggered: what is due is found in the records. A few at a time on each node, for encoding
+competes with produce for the same cores. An attempt that this coordinator has no call for was one
+of another's: it is closed, and the next one begins (R85).
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from icecore.errors import IcecoreError
+from icecore.model import NodeId, SegmentId
+from icecore.process.log import event
+from icecore.tier_records import TierRecord
+from icecore_coordinator.decisions.tiering import Attempt, begin, close, is_due, publish
+from icecore_coordinator.nodes.tier_calls import TierCalls, UploadItem
+from icecore_coordinator.state.records import SegmentRecord
+from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.remote.tiering_errors import TieringErrors
+from icecore_coordinator.work.worker_ports import WorkerPorts
+
+_log = logging.getLogger(__name__)
+
+UPLOADS_PER_NODE = 2
+SEGMENT_WAIT_MS_MAX = 600_000.0
+"""Each attempt that fails is one more to be swept, and to be remembered for a day."""
+NODE_WAIT_MS_MAX = 60_000.0
+
+
+class Uploads:
+    """Keeps which calls are under way, and whom to leave alone for a while.
+
+    Args:
+        ports: The cluster.
+        errors: What went wrong, for people.
+        calling: Whom somebody waits for, by segment: those of ``Merging`` are among them.
+        spawn: Starts a task, under a name.
+    """
+
+    def __init__(
+        self,
+        ports: WorkerPorts,
+        errors: TieringErrors,
+        calling: dict[SegmentId, NodeId],
+        spawn: Callable[[Coroutine[Any, Any, None], str], None],
+    ) -> None:
+        self._ledger = ports.ledger
+        self._live = ports.live
+        self._copies = ports.copies
+        self._clock = ports.clock
+        self._timing = ports.timing
+        self._calls = TierCalls(ports.calls)
+        self._errors = errors
+        self._spawn = spawn
+        self._segments: Backoff[SegmentId] = Backoff(
+            ports.clock, ports.timing.upload_retry_ms, SEGMENT_WAIT_MS_MAX
+        )
+        self._nodes: Backoff[NodeId] = Backoff(
+            ports.clock, ports.timing.upload_node_retry_ms, NODE_WAIT_MS_MAX
+        )
+        self._calling = calling
+        self._failed: dict[SegmentId, NodeId] = {}
+        """Nodes whose last attempt failed, by segment: another node is asked, if there is one."""
+
+    async def look(self) -> None:
+        """Close attempts that nobody waits for, then begin what is due and has room."""
+        state = self._ledger.state
+        self._segments.forget(lambda each: each not in state.segments)
+        self._failed = {k: each for k, each in self._failed.items() if k in state.segments}
+        self._nodes.forget(lambda each: each not in state.tiers.nodes)
+        lost = [each for each in state.tiers.under_way if each not in self._calling]
+        for segment_id in lost:
+            await self._close(segment_id, state.tiers.segments[segment_id].attempt, "nobody waits")
+        for record, owner in list(self._chosen()):
+            await self._begin(record.segment.segment_id, owner)
+
+    def _chosen(self) -> Iterator[tuple[SegmentRecord, NodeId]]:
+        """Yield the segments to upload now, each with the node that uploads it."""
+        state = self._ledger.state
+        busy = Counter(self._calling.values())
+        free = {
+            each: UPLOADS_PER_NODE - busy[each]
+            for each in state.tiers.nodes
+            if self._live.is_live(each)
+            and self._nodes.is_due(each)
+            and busy[each] < UPLOADS_PER_NODE
+        }
+        topics = [each for each in state.topics.values() if each.is_live and each.tiering.is_on]
+        for topic in topics:
+            for segment_id in state.tiers.untiered.get(topic.topic_id, ()):
+                if not free:
+                    return
+                record = state.segments[segment_id]
+                if not self._segments.is_due(segment_id) or not is_due(state, record):
+                    continue
+                able = [
+                    each
+                    for each in record.segment.replicas
+                    if each in free and self._copies.has_copy(each, segment_id)
+                ]
+                if able:
+                    failed = self._failed.get(segment_id)
+                    owner = max(able, key=lambda each: (each != failed, free[each], -each))
+                    free[owner] -= 1
+                    if not free[owner]:
+                        del free[owner]
+                    yield record, owner
+
+    async def _begin(self, segment_id: SegmentId, owner: NodeId) -> None:
+        """The attempt is in metadata before anybody is asked."""
+        try:
+            change = await self._ledger.decide(lambda state: begin(state, segment_id, owner))
+        except IcecoreError as error:
+            if self._ledger.lost.is_set():
+                raise
+            event(_log, logging.INFO, "upload_not_begun", segment_id=segment_id, error=error)
+            return
+        [tier] = [each for each in change.puts if isinstance(each, TierRecord)]
+        self._segments.take([segment_id])
+        self._calling[segment_id] = owner
+        self._spawn(self._upload(tier), "upload")
+
+    async def _upload(self, tier: TierRecord) -> None:
+        is_done = False
+        try:
+            is_done = await self._try(tier)
+        finally:
+            self._calling.pop(tier.segment_id, None)
+            self._segments.release(tier.segment_id, is_done=is_done)
+            if is_done:
+                self._failed.pop(tier.segment_id, None)
+            else:
+                self._failed[tier.segment_id] = tier.owner
+
+    async def _try(self, tier: TierRecord) -> bool:
+        """Return whether the copy of this attempt was published."""
+        state, segment_id = self._ledger.state, tier.segment_id
+        record = state.segments.get(segment_id)
+        if record is None:
+            return False
+        item = UploadItem(state.assignment(record), tier.attempt, tier.tier_format)
+        try:
+            found = await self._calls.upload(tier.owner, item, self._timing.upload_call_ms / 1000)
+        except IcecoreError as error:
+            found = error
+        self._nodes.release(tier.owner, is_done=not isinstance(found, IcecoreError))
+        if isinstance(found, IcecoreError):
+            await self._close(segment_id, tier.attempt, found)
+            return False
+        upload = Attempt(segment_id, tier.attempt, tier.owner, found.incarnation)
+        now_ms = self._clock.now_ms()
+        try:
+            await self._ledger.decide(lambda state: publish(state, upload, found.copy, now_ms))
+        except IcecoreError as error:
+            if self._ledger.lost.is_set():
+                raise
+            await self._close(segment_id, tier.attempt, error)
+            return False
+        self._errors.forget(tier.topic_id)
+        event(
+            _log,
+            logging.INFO,
+            "tiered",
+            segment_id=segment_id,
+            node_id=tier.owner,
+            attempt=tier.attempt,
+            length_bytes=found.copy.length_bytes,
+        )
+        return True
+
+    async def _close(self, segment_id: SegmentId, attempt: int, why: IcecoreError | str) -> None:
+        """It will never count: whoever still is at it changes nothing by it."""
+        change = await self._ledger.decide(lambda state: close(state, segment_id, attempt))
+        for record in change.puts:
+            if isinstance(record, TierRecord):
+                self._errors.note(record.topic_id, str(why))
+        event(
+            _log,
+            logging.WARNING,
+            "upload_closed",
+            segment_id=segment_id,
+            attempt=attempt,
+            error=why,
+        )

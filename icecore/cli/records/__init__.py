@@ -1,0 +1,1 @@
+"""Commands that bring records in and out: produce, fetch, query, explain, delete-records."""

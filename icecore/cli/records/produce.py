@@ -1,0 +1,272 @@
+"""``icecore produce``: lines or NDJSON from files or stdin into a topic."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from icecore.cli.output import Output, counted
+from icecore.cli.records import produce_options as options
+from icecore.cli.records.acknowledged import Acknowledged
+from icecore.cli.records.line_input import is_typed, name_of, read_lines
+from icecore.cli.records.produce_options import AcksOption, Compression, Format
+from icecore.cli.records.record_lines import RECORDS, LineFormat, TimeUnit, parse_lines
+from icecore.cli.session import TopicName, session_of
+from icecore.client.produce.producer import Producer
+from icecore.client.retries import Retry
+from icecore.client.types import RecordMetadata
+from icecore.codec.record import Codec, Record
+from icecore.errors import IcecoreError
+from icecore.model import Acks
+
+_LOOK_EVERY = 1000
+_BUFFER_BYTES = 16 << 20
+"""Less than a program has: what is under way is what an interruption leaves open."""
+_GRACE_S = 1.0
+"""After Ctrl-C, for what is under way."""
+_SILENCE_S = 3.0
+_YEAR_2000_MS = 946_684_800_000
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+
+
+def produce(
+    context: typer.Context,
+    topic: TopicName,
+    files: options.Files = None,
+    input_format: options.InputFormat = Format.LINES,
+    key_field: options.KeyField = "",
+    value_field: options.ValueField = "",
+    tag_field: options.TagFields = None,
+    headers_field: options.HeadersField = "",
+    time_field: options.TimeField = "",
+    time_unit: options.Unit = TimeUnit.MS,
+    key_separator: options.KeySeparator = "",
+    partition: options.Partition = None,
+    same_partition: options.SamePartition = False,
+    from_line: options.FromLine = 1,
+    offsets: options.Offsets = False,
+    acks: options.Acks = AcksOption.ALL,
+    compression: options.Codec = Compression.NONE,
+    batch_bytes: options.BatchBytes = 256 << 10,
+    linger_ms: options.LingerMs = 5,
+    delivery_timeout: options.DeliveryTimeout = 120,
+) -> None:
+    """Append records from files or stdin, one per line.
+
+    Ends when all are acknowledged; the first that is refused ends it with status 1. Whatever ends
+    it, it says up to which line all records are acknowledged.
+    """
+    form = _form(
+        input_format,
+        LineFormat(
+            is_ndjson=input_format is Format.NDJSON,
+            key_field=key_field,
+            value_field=value_field,
+            tag_fields=tuple(tag_field or ()),
+            headers_field=headers_field,
+            time_field=time_field,
+            time_unit=time_unit,
+            key_separator=key_separator,
+        ),
+    )
+    if same_partition and (input_format is not Format.RECORDS or partition is not None):
+        raise typer.BadParameter("needs --format records alone", param_hint="--same-partition")
+    session = session_of(context)
+    session.check_topics([topic])
+    settings = {
+        "acks": Acks[acks.name],
+        "compression": Codec[compression.name],
+        "batch_bytes": batch_bytes,
+        "buffer_bytes": max(_BUFFER_BYTES, 2 * batch_bytes),
+        "linger_ms": linger_ms,
+        "delivery_timeout_ms": int(delivery_timeout * 1000),
+    }
+    producer = Producer(session.bootstrap, **settings)  # type: ignore[arg-type]
+    sources = files or [Path("-")]
+    on_record = _print_offset if offsets else None
+    if on_record is None and any(map(is_typed, sources)):
+        on_record = partial(_say_offset, session.output)
+    ledger = Acknowledged(on_record)
+    job = _Job(session.output, topic, sources, form, partition, same_partition, from_line, ledger)
+    _conclude(job, asyncio.run(_produce(job, producer)), is_json=not offsets)
+
+
+def _form(input_format: Format, given: LineFormat) -> LineFormat:
+    fields = (given.key_field, given.value_field, given.tag_fields, given.headers_field)
+    if input_format is not Format.NDJSON and any((*fields, given.time_field)):
+        raise typer.BadParameter("fields need --format ndjson", param_hint="--format")
+    if input_format is not Format.LINES and given.key_separator:
+        raise typer.BadParameter("is for --format lines", param_hint="--key-separator")
+    return RECORDS if input_format is Format.RECORDS else given
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One run of ``produce``: its arguments, and the ledger of acknowledged records."""
+
+    output: Output
+    topic: str
+    sources: list[Path]
+    form: LineFormat
+    partition: int | None
+    keeps_partition: bool
+    from_line: int
+    ledger: Acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why it ended; neither when all is acknowledged."""
+
+    failure: IcecoreError | None = None
+    is_interrupted: bool = False
+
+
+async def _produce(job: _Job, producer: Producer) -> _End:
+    failure: IcecoreError | None = None
+    is_interrupted = False
+    ledger = job.ledger
+    watching = asyncio.ensure_future(_watch(job, producer))
+    try:
+        await producer.start()
+        try:
+            await _send_all(job, producer)
+        except IcecoreError as error:  # a line that can't be read: what came before it may go
+            failure = error
+        await producer.flush()
+    except IcecoreError as error:
+        failure = failure or error
+    except asyncio.CancelledError:  # Ctrl-C; a second one is not waited for
+        is_interrupted = True
+    finally:
+        watching.cancel()
+        # Whatever is wrong by now is an outcome of a record, and so in the ledger.
+        with contextlib.suppress(IcecoreError, TimeoutError):
+            async with asyncio.timeout(_GRACE_S if is_interrupted else None):
+                await producer.close()
+        await ledger.close()
+    if is_interrupted:
+        return _End(is_interrupted=True)
+    return _End(failure or ledger.failure)
+
+
+async def _send_all(job: _Job, producer: Producer) -> None:
+    is_shown = not any(map(is_typed, job.sources))
+    if not is_shown:
+        job.output.note("one record per line; Ctrl-D ends")
+    with job.output.progress(is_shown=is_shown) as progress:
+        task = progress.add_task(job.topic, total=None)
+        first = job.from_line
+        for source in job.sources:
+            async for count in _send(job, producer, source, first):
+                progress.advance(task, count)
+                await job.ledger.settle()
+                if job.ledger.failure is not None:
+                    return
+            first = 1
+
+
+async def _send(job: _Job, producer: Producer, source: Path, first: int) -> Any:
+    """Yields how many were sent since the last time."""
+    name, number, count = name_of(source), 1, 0
+    hints = _Hints(job.output)
+    async for lines in read_lines(source):
+        skipped = min(max(0, first - number), len(lines))
+        at = number + skipped
+        for line, record in parse_lines(lines[skipped:], name, job.form, at):
+            hints.look(job.form, record)
+            handle = await producer.send_wait(
+                job.topic,
+                record.value,
+                key=record.key,
+                tags=record.tags,
+                headers=record.headers,
+                timestamp_ms=record.timestamp_ms,
+                partition=record.partition if job.keeps_partition else job.partition,
+            )
+            job.ledger.sent(name, line, handle)
+            count += 1
+            if count == _LOOK_EVERY:
+                yield count
+                count = 0
+        number += len(lines)
+        yield count
+        count = 0
+
+
+class _Hints:
+    """Says once what is probably a slip."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._is_said = False
+
+    def look(self, form: LineFormat, record: Record) -> None:
+        """A number of seconds taken for milliseconds is a day in January 1970."""
+        if form.time_field and not self._is_said and 0 <= record.timestamp_ms < _YEAR_2000_MS:
+            self._is_said = True
+            self._output.note("there are times before the year 2000: is --time-unit right?")
+
+
+async def _watch(job: _Job, producer: Producer) -> None:
+    """Say it when nothing is acknowledged for long."""
+    ledger, before, since_s, said_s = job.ledger, -1, time.monotonic(), 0.0
+    while True:
+        await asyncio.sleep(_SILENCE_S / 6)
+        await ledger.settle()
+        now_s = time.monotonic()
+        if ledger.records != before or not ledger.waiting:
+            before, since_s, said_s = ledger.records, now_s, 0.0
+        elif now_s - since_s >= max(_SILENCE_S, 2 * said_s):
+            said_s = now_s - since_s
+            waiting = counted(ledger.waiting, "record")
+            last = producer.metrics().last_retry
+            why = f" ({_place(last)}{last.error.message})" if last is not None else ""
+            job.output.note(
+                f"waiting: {waiting} not acknowledged for {said_s:.0f} s{why}; "
+                "`icecore cluster health` says what is wrong"
+            )
+
+
+def _place(retry: Retry) -> str:
+    return f"{retry.topic}/{retry.partition}: " if retry.topic else ""
+
+
+def _print_offset(source: str, line: int, found: RecordMetadata) -> None:
+    row = {"file": source, "line": line, "partition": found.partition, "offset": found.offset}
+    sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _say_offset(output: Output, source: str, line: int, found: RecordMetadata) -> None:
+    """For who types: below the line that was typed."""
+    output.note(f"  partition {found.partition}, offset {found.offset}")
+
+
+def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
+    """Say what is acknowledged, however it ended."""
+    ledger, failure = job.ledger, end.failure
+    why = "interrupted" if end.is_interrupted else failure.message if failure else ""
+    if job.output.is_json and is_json:
+        job.output.json(
+            {
+                "topic": job.topic,
+                "records": ledger.records,
+                "file": ledger.source,
+                "through_line": ledger.line,
+                "behind": ledger.behind,
+                "error": why,
+            }
+        )
+    if not why:
+        job.output.note(f"{counted(ledger.records, 'record')} in {job.topic}")
+        return
+    job.output.error(f"{why}; {ledger.sentence(name_of(job.sources[0]), job.from_line)}")
+    raise typer.Exit(EXIT_INTERRUPTED if end.is_interrupted else EXIT_FAILED)

@@ -1,0 +1,185 @@
+"""``icecore query``: records by key, tag, header, time, offset or id, as NDJSON on stdout.
+
+What was searched, and whether that is all, is one line on stderr; the exit status is 4 when
+something could not be searched.
+"""
+
+import asyncio
+import base64
+import binascii
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from icecore.cli.output import Output, counted
+from icecore.cli.records.conditions import (
+    FromAppendTime,
+    FromEventTime,
+    FromOffset,
+    HeadersGiven,
+    Keys,
+    KeysInBase64,
+    NewestFirst,
+    Partitions,
+    Tags,
+    TagsAll,
+    TagsNone,
+    ToAppendTime,
+    ToEventTime,
+    ToOffset,
+    conditions,
+)
+from icecore.cli.records.record_lines import format_record
+from icecore.cli.session import Session, TopicName, session_of
+from icecore.client.lookup.lookup import COUNT_MAX, Lookup
+from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
+
+EXIT_INCOMPLETE = 4
+AGE_TOLD_MS = 3_000
+"""While a coordinator answers, nothing is planned on what is so old."""
+
+
+def parse_id(text: str) -> tuple[int, int]:
+    """Partition and offset of ``PARTITION@OFFSET``."""
+    partition, separator, offset = text.partition("@")
+    if not (separator and partition.isdecimal() and offset.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is no id of a record: write PARTITION@OFFSET")
+    return int(partition), int(offset)
+
+
+def parse_continuation(text: str) -> bytes:
+    """A continuation as it was printed."""
+    try:
+        return base64.urlsafe_b64decode(text.encode("ascii"))
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise typer.BadParameter(f"{text[:60]!r} is no continuation of this command") from error
+
+
+def query(
+    context: typer.Context,
+    topic: TopicName,
+    key: Keys = None,
+    key_base64: KeysInBase64 = None,
+    tag: Tags = None,
+    tag_all: TagsAll = None,
+    tag_none: TagsNone = None,
+    header: HeadersGiven = None,
+    from_event_time: FromEventTime = None,
+    to_event_time: ToEventTime = None,
+    from_append_time: FromAppendTime = None,
+    to_append_time: ToAppendTime = None,
+    from_offset: FromOffset = 0,
+    to_offset: ToOffset = None,
+    partition: Partitions = None,
+    record_id: Annotated[
+        Any,
+        typer.Option(
+            "--id",
+            parser=parse_id,
+            metavar="PARTITION@OFFSET",
+            help="The one record there, instead of all other conditions.",
+        ),
+    ] = None,
+    newest_first: NewestFirst = False,
+    max_count: Annotated[
+        int, typer.Option("--max-count", "-n", min=1, max=COUNT_MAX, help="Records of one page.")
+    ] = 100,
+    continuation: Annotated[
+        Any,
+        typer.Option(
+            "--continue",
+            parser=parse_continuation,
+            metavar="CONTINUATION",
+            help="The page after the one that printed it, with the same options.",
+        ),
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="All pages, one after the other.")] = False,
+) -> None:
+    """Find records and print them, one JSON object per line, by append time.
+
+    All conditions must hold. A line on stderr says what was searched.
+
+    Ends with status 4 when a segment could not be searched: records may be missing.
+    """
+    session = session_of(context)
+    given = {
+        **conditions(key, key_base64, tag, tag_all, tag_none, header),
+        "from_event_time": from_event_time,
+        "to_event_time": to_event_time,
+        "from_append_time": from_append_time,
+        "to_append_time": to_append_time,
+        "to_offset": to_offset,
+        "partitions": partition or None,
+    }
+    if record_id is not None:
+        if any(each is not None for each in given.values()) or from_offset or continuation:
+            raise typer.BadParameter("--id stands alone: it names one record", param_hint="--id")
+        number, offset = record_id
+        given |= {"partitions": [number], "to_offset": offset + 1}
+        from_offset = offset
+    given |= {"from_offset": from_offset, "newest_first": newest_first}
+    given |= {"max_count": max_count, "continuation": continuation or b""}
+    session.check_topics([topic])
+    pages = asyncio.run(_print_pages(session, topic, given, is_all=is_all))
+    _conclude(session.output, pages)
+
+
+async def _print_pages(
+    session: Session, topic: str, given: dict[str, Any], *, is_all: bool
+) -> list[LookupPage]:
+    pages = []
+    async with Lookup(session.bootstrap, topic, timeout_s=session.timeout_s) as lookup:
+        async for page in lookup.pages(**given):
+            sys.stdout.write("".join(f"{format_record(each)}\n" for each in page.records))
+            sys.stdout.flush()
+            pages.append(page)
+            if not is_all:
+                break
+    return pages
+
+
+def _conclude(output: Output, pages: list[LookupPage]) -> None:
+    """Say what was done; end with a status of its own when that is not all."""
+    count = sum(len(page.records) for page in pages)
+    segments = [each for page in pages for each in page.segments]
+    said = [counted(count, "record"), searched(segments), *planned_long_ago(pages)]
+    if pages[-1].continuation:
+        given = base64.urlsafe_b64encode(pages[-1].continuation).decode()
+        said.append(f"next page: --continue {given}")
+    if all(page.complete for page in pages):
+        output.note("; ".join(["complete", *said]))
+        return
+    missing = [each for page in pages for each in page.unavailable]
+    output.error("; ".join(["not complete", *said, *map(why_missing, missing[:3])]))
+    raise typer.Exit(EXIT_INCOMPLETE)
+
+
+def searched(segments: Iterable[SegmentOutcome]) -> str:
+    """Segments by what became of them, in words."""
+    counts = Counter({each.segment_id: each.outcome for each in segments}.values())
+    words = {
+        SearchOutcome.INDEX: "by index",
+        SearchOutcome.SCAN: "by reading",
+        SearchOutcome.SKIPPED_TIME: "skipped by time",
+        SearchOutcome.SKIPPED_HASH: "skipped by hash",
+        SearchOutcome.UNAVAILABLE: "unavailable",
+    }
+    parts = [f"{counts[outcome]} {word}" for outcome, word in words.items() if counts[outcome]]
+    return f"segments: {', '.join(parts) or 'none'}"
+
+
+def planned_long_ago(pages: Iterable[LookupPage]) -> list[str]:
+    """In words, how old was what they were planned on, if that is worth a word."""
+    age_ms = max((page.planned_age_ms for page in pages), default=0)
+    if age_ms < AGE_TOLD_MS:
+        return []
+    return [f"planned on what was known {age_ms / 1000:.1f} s ago: no coordinator answers"]
+
+
+def why_missing(each: SegmentOutcome) -> str:
+    """Which records may be missing, and why."""
+    end = "" if each.end_offset < 0 else f" to {each.end_offset}"
+    return f"partition {each.partition} from {each.base_offset}{end}: {each.error}"

@@ -1,0 +1,196 @@
+"""Access of this node to its object store, or the reason why it has none.
+
+A node serves even when its store is away or refuses. The store is tried again in the background,
+and until then callers get the store's own error. Before anything else the cluster leaves its id
+there, and another cluster's id is respected: two of them never share a prefix.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from icecore.codec.batch import Buffer
+from icecore.errors import (
+    IcecoreError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from icecore.process.log import event
+from icecore.rpc.ports import Rng
+from icecore_node.metrics import NodeMetrics
+from icecore_node.remote.ports import Table, TierPorts
+from icecore_node.remote.store.object_store import (
+    ByteRange,
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectStore,
+    ObjectStoreSetupError,
+    check_store,
+)
+from icecore_node.timing import NodeTiming
+
+_log = logging.getLogger(__name__)
+
+MARKER_KEY: Final = "_icecore/cluster.json"
+MARKER_BYTES_MAX: Final = 4096
+RETRY_MS_MAX: Final = 60_000
+
+
+class TierAccess:
+    """The object store of one node, once it was looked at. Loop only.
+
+    Args:
+        ports: The object store; None when the node has none.
+        rng: Makes names of probes.
+        metrics: Show whether the store is up.
+        timing: Says how often the store is checked: credentials may expire, or their rights may
+            change.
+    """
+
+    def __init__(
+        self, ports: TierPorts | None, rng: Rng, metrics: NodeMetrics, timing: NodeTiming
+    ) -> None:
+        self._ports = ports
+        self._rng = rng
+        self._metrics = metrics
+        self._timing = timing
+        self._cluster_id = b""
+        self._is_proved = False
+        self._problem: IcecoreError | None = (
+            UnsupportedError("this node has no object store: its setting tier_url is empty")
+            if ports is None
+            else UnavailableError("the object store was not looked at yet: try again")
+        )
+
+    @property
+    def is_set_up(self) -> bool:
+        """Return whether the settings name a store."""
+        return self._ports is not None
+
+    @property
+    def store(self) -> ObjectStore:
+        """Return the store for use. Raises the error that prevents its use."""
+        return self._checked().store
+
+    @property
+    def cluster_id(self) -> bytes:
+        """Id of the cluster to which the store belongs, once it may be used."""
+        return self._cluster_id
+
+    def table(self, topic_id: bytes, topic: str) -> Table:
+        """Return the table of a topic. Raises the error that prevents the store's use."""
+        return self._checked().table_of(self._cluster_id, topic_id, topic)
+
+    def _checked(self) -> TierPorts:
+        if self._problem is not None:
+            raise self._problem.again()
+        assert self._ports is not None, "no problem says that there is one"
+        return self._ports
+
+    async def run(self, cluster_id: bytes) -> None:
+        """Check the store at intervals, until cancelled. Only for a node that has one."""
+        assert self._ports is not None
+        self._cluster_id = cluster_id
+        wait_ms = self._timing.store_retry_ms
+        while True:
+            try:
+                await self.look(self._ports.store)
+            except IcecoreError as error:
+                if self._problem is None or self._problem.message != error.message:
+                    event(_log, logging.WARNING, "object_store_refused", error=error)
+                self._problem = error
+                self._metrics.tier_up.set(0)
+                await asyncio.sleep(wait_ms / 1000)
+                wait_ms = min(2 * wait_ms, RETRY_MS_MAX)
+                continue
+            if self._problem is not None:
+                event(_log, logging.INFO, "object_store_ready")
+            self._problem, wait_ms = None, self._timing.store_retry_ms
+            self._metrics.tier_up.set(1)
+            await asyncio.sleep(self._timing.store_look_ms / 1000)
+
+    async def look(self, store: ObjectStore) -> None:
+        """Prove that it can be used, and that it is ours.
+
+        Raises:
+            WrongClusterError: Another cluster was first here.
+            ObjectStoreError, ObjectStoreBusyError: As the store says it.
+        """
+        mine = marker_of(self._cluster_id)
+        with contextlib.suppress(ObjectExistsError):
+            await store.put_if_absent(MARKER_KEY, mine)
+        found = await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX)
+        if found == mine:
+            if not self._is_proved:
+                await check_store(store, f"{self._cluster_id.hex()}-{self._rng.bytes(8).hex()}")
+            self._is_proved = True
+            return
+        owner = owner_of(found)
+        raise WrongClusterError(
+            f"the object store belongs to cluster {owner}, this node is of cluster "
+            f"{self._cluster_id.hex()}: give each cluster a prefix of its own in tier_url"
+        )
+
+
+def marker_of(cluster_id: bytes) -> bytes:
+    """Return the marker object by which a cluster claims a store."""
+    return json.dumps({"version": 1, "cluster_id": cluster_id.hex()}).encode()
+
+
+def owner_of(marker: bytes) -> str:
+    """Return the cluster id in a marker, in hexadecimal. Raises ObjectStoreSetupError when the
+    marker has none."""
+    try:
+        return str(json.loads(marker)["cluster_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ObjectStoreSetupError(
+            f"{MARKER_KEY} does not say whose the object store is: put a cluster's id there, or "
+            "choose another prefix in tier_url"
+        ) from error
+
+
+# --- a store that asks before each request --------------------------------------------------------
+
+# The object store of a node; each request first checks whether it may be used.
+#
+# Remote reads are put together when the node starts, before the store was checked. If it may not be
+# used (it is away, it belongs to another cluster), the request fails with that error.
+
+
+class GuardedStore:
+    """See ``ObjectStore``; every method also raises what ``TierAccess.store`` does."""
+
+    def __init__(self, access: TierAccess) -> None:
+        self._access = access
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        """See ``ObjectStore.put_if_absent``."""
+        await self._access.store.put_if_absent(key, data)
+
+    async def put_stream(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        """See ``ObjectStore.put_stream``."""
+        return await self._access.store.put_stream(key, pieces)
+
+    async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """See ``ObjectStore.get_ranges``."""
+        return await self._access.store.get_ranges(key, ranges)
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``."""
+        return await self._access.store.get_whole(key, bytes_max)
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore.head``."""
+        return await self._access.store.head(key)
+
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See ``ObjectStore.list``."""
+        return self._access.store.list(prefix)
+
+    async def delete(self, key: str) -> None:
+        """See ``ObjectStore.delete``."""
+        await self._access.store.delete(key)

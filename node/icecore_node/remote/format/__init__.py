@@ -1,0 +1,1 @@
+"""The content of an object in the bucket: manifests, Parquet, raw batches, tables, settings."""

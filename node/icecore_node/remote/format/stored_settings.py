@@ -1,0 +1,201 @@
+"""The settings of a topic, stored beside its copies, so that it can be rebuilt from the bucket.
+
+Each alteration is an object of its own, since keys are never reused; the highest number counts. It
+names the topic and the alteration, so that a late order changes nothing, and has a digest of
+itself, as manifests have::
+
+    TOPIC/_icecore/settings/NUMBER.json
+
+The node that puts one removes the superseded ones. It keeps the newest few, in case of damage, and
+the ``landmarks``: with these the highest number is found by looking for objects by name. Listings
+may be late: by a late one, new settings could be put at a low number that was freed.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from icecore.errors import ConflictError, InvalidRequestError
+from icecore.tier_records import topic_folder
+from icecore_node.remote.format.manifest import TieredDamageError
+from icecore_node.remote.store.object_store import (
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectStore,
+)
+
+VERSION: Final = 1
+FOLDER: Final = "_icecore/settings"
+SETTINGS_PATH: Final = re.compile(rf"{FOLDER}/(\d{{20}})\.json")
+"""Path of settings below the folder of a topic."""
+SETTINGS_BYTES_MAX: Final = 64 << 10
+ORDER_BYTES_MAX: Final = 32 << 10
+TRIES: Final = 8
+"""Maximum number of tries, when other nodes take the next number meanwhile."""
+KNOWN_MAX: Final = 10_000
+NEWEST_KEPT: Final = 4
+_NUMBER_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """Version of an alteration, and the settings as JSON; empty = the order has no settings."""
+
+    version: int = 0
+    text: str = ""
+
+
+def check_settings_order(settings: StoredSettings) -> None:
+    """Raises InvalidRequestError for invalid settings."""
+    if not settings.text:
+        return
+    if len(settings.text.encode()) > ORDER_BYTES_MAX:
+        raise InvalidRequestError(f"settings of a topic are at most {ORDER_BYTES_MAX} bytes")
+    if not 0 <= settings.version <= _NUMBER_MAX:
+        raise InvalidRequestError(f"no settings have version {settings.version}")
+    try:
+        is_mapping = isinstance(json.loads(settings.text), dict)
+    except (ValueError, RecursionError):
+        is_mapping = False
+    if not is_mapping:
+        raise InvalidRequestError("settings of a topic are one JSON object")
+
+
+def settings_key(topic_id: bytes, number: int) -> str:
+    """Return the key of one alteration."""
+    return f"{topic_folder(topic_id)}/{FOLDER}/{number:020d}.json"
+
+
+def settings_object(cluster_id: bytes, topic_id: bytes, settings: StoredSettings) -> bytes:
+    """Encode the object to put."""
+    body = {
+        "version": VERSION,
+        "cluster_id": cluster_id.hex(),
+        "topic_id": topic_id.hex(),
+        "settings_version": settings.version,
+        "settings": json.loads(settings.text),
+    }
+    return _json({**body, "sha256": _own_digest(body)})
+
+
+def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
+    """Parse an object as it was put. Raises TieredDamageError for anything else."""
+    try:
+        found = json.loads(data)
+        proof = found.pop("sha256")
+        is_whole = proof == _own_digest(found)
+        is_known = found["version"] == VERSION and found["topic_id"] == topic_id.hex()
+        is_known &= isinstance(found["settings"], dict) and isinstance(found["cluster_id"], str)
+        is_known &= type(found["settings_version"]) is int
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TieredDamageError(f"settings that can't be read: {error}") from error
+    if not is_whole or not is_known:
+        raise TieredDamageError("stored topic settings are damaged or belong to another topic")
+    return dict(found)
+
+
+class SettingsKeeper:
+    """Puts the settings in orders. It remembers what it has put, so that most orders cost
+    nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes], int] = {}
+        """Version by cluster and topic; the oldest goes first."""
+
+    async def keep(
+        self, store: ObjectStore, cluster_id: bytes, topic_id: bytes, settings: StoredSettings
+    ) -> None:
+        """Make these settings, or later ones, the ones that count.
+
+        Raises:
+            ConflictError: Others came first again and again.
+            ObjectStoreError, ObjectStoreBusyError: As the store says it.
+        """
+        key = (cluster_id, topic_id)
+        if not settings.text or self._known.get(key, -1) >= settings.version:
+            return
+        data = settings_object(cluster_id, topic_id, settings)
+        for _ in range(TRIES):
+            number = await _highest(store, topic_id)
+            if number and await self._is_kept(store, number, cluster_id, topic_id, settings):
+                break
+            try:
+                await store.put_if_absent(settings_key(topic_id, number + 1), data)
+            except ObjectExistsError:
+                continue
+            if not await self._is_kept(store, number + 1, cluster_id, topic_id, settings):
+                continue  # it was confirmed, and is not there, or not as it was put
+            await _remove_superseded(store, topic_id, number + 1)
+            break
+        else:
+            raise ConflictError("the settings of the topic are altered by others: look again")
+        self._known[key] = settings.version
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+
+    async def _is_kept(
+        self,
+        store: ObjectStore,
+        number: int,
+        cluster_id: bytes,
+        topic_id: bytes,
+        settings: StoredSettings,
+    ) -> bool:
+        """Return whether this object holds this alteration, or a later one."""
+        try:
+            data = await store.get_whole(settings_key(topic_id, number), SETTINGS_BYTES_MAX)
+            found = parse_settings(data, topic_id)
+        except (ObjectMissingError, InvalidRequestError, TieredDamageError):
+            return False
+        is_ours = found["cluster_id"] == cluster_id.hex()
+        return is_ours and bool(found["settings_version"] >= settings.version)
+
+
+def landmarks(number: int) -> set[int]:
+    """Return the numbers that stay below a highest number: powers of two, and that number with low
+    bits cleared. Below this number, a higher one keeps no others."""
+    bits = range(number.bit_length())
+    return {1 << bit for bit in bits} | {number >> bit << bit for bit in bits}
+
+
+async def _highest(store: ObjectStore, topic_id: bytes) -> int:
+    """Return the highest number; 0 = none. It is found bit by bit. The lowest number that begins
+    with the bits found so far and a one is a landmark, if any exists."""
+    bit = 1
+    while await _is_there(store, topic_id, bit):
+        bit <<= 1
+    number = bit = bit >> 1
+    while bit := bit >> 1:
+        if await _is_there(store, topic_id, number | bit):
+            number |= bit
+    return number
+
+
+async def _is_there(store: ObjectStore, topic_id: bytes, number: int) -> bool:
+    try:
+        await store.head(settings_key(topic_id, number))
+    except ObjectMissingError:
+        return False
+    return True
+
+
+async def _remove_superseded(store: ObjectStore, topic_id: bytes, newest: int) -> None:
+    """Remove superseded settings. Objects that a late listing hides, or that a failure leaves, go
+    after the next alteration."""
+    topic, stay = topic_folder(topic_id) + "/", landmarks(newest)
+    async for each in store.list(topic + FOLDER):
+        match = SETTINGS_PATH.fullmatch(each.key.removeprefix(topic))
+        number = int(match[1]) if match else newest
+        if number <= newest - NEWEST_KEPT and number not in stay:
+            await store.delete(each.key)
+
+
+def _own_digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_json(body)).hexdigest()
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

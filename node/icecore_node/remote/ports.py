@@ -1,0 +1,65 @@
+"""Ports of a node to object storage: the store, and the tables of topics in it.
+
+Light to import: nodes without an object store need none of the libraries behind it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from icecore_node.remote.store.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from icecore_node.remote.format.table_file import TableFile
+
+
+class Table(Protocol):
+    """The table of one topic. Has no state: every call begins with what is stored. Blocking.
+
+    Both methods raise ObjectStoreError when the table is not ours or the store refuses, and
+    ObjectStoreBusyError when it is worth to try again later.
+    """
+
+    def unnamed(self, partition: int, revision: int, paths: Sequence[str]) -> list[str]:
+        """Return those of these objects that ``bring_to`` would add: none when the table knows this
+        revision or a later one."""
+        ...
+
+    def bring_to(
+        self,
+        partition: int,
+        revision: int,
+        paths: Sequence[str],
+        added: Sequence["TableFile"],
+        now_ms: int,
+    ) -> bool:
+        """Make the table name these objects of a partition and no others.
+
+        Args:
+            partition: The partition of these objects; objects of other partitions stay as they are.
+            revision: Revision of the metadata that name them; it grows with every change.
+            paths: Paths of all published objects with rows, below the topic's folder.
+            added: Entries for the objects that the table does not name yet.
+            now_ms: Time of the additions and removals.
+
+        Returns:
+            Whether anything was committed: False when the table knows this revision or a later one.
+
+        Raises:
+            ConflictError: Another call for this partition, or many for others, came first: look at
+                metadata again and repeat.
+            InvalidRequestError: An object belongs to another partition, or is named twice.
+        """
+        ...
+
+
+TableOf: TypeAlias = Callable[[bytes, bytes, str], Table]
+"""The table of a cluster's topic, by cluster id, topic id and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPorts:
+    """The object store of a node."""
+
+    store: ObjectStore
+    table_of: TableOf

@@ -1,0 +1,1 @@
+"""How a bucket is compared with what it should hold, mended, and restored from."""

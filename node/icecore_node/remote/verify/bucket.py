@@ -1,0 +1,254 @@
+"""Contents of a bucket: objects by topic and upload, manifests, files of tables, and unknown keys.
+
+For tools that have nothing but the bucket. Only a manifest proves objects. Being there does not
+make a copy published: the table says that, or metadata do.
+"""
+
+import hashlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import UUID
+
+from icecore.codec.batch import Buffer
+from icecore.errors import InvalidRequestError
+from icecore.tier_records import topic_folder
+from icecore_node.remote.access import MARKER_BYTES_MAX, MARKER_KEY, owner_of
+from icecore_node.remote.format.manifest import (
+    MANIFEST_BYTES_MAX,
+    Manifest,
+    StoredObject,
+    TieredDamageError,
+    parse_manifest,
+)
+from icecore_node.remote.format.stored_settings import (
+    SETTINGS_BYTES_MAX,
+    SETTINGS_PATH,
+    parse_settings,
+)
+from icecore_node.remote.store.object_store import (
+    PROBE_PREFIX,
+    ByteRange,
+    ObjectInfo,
+    ObjectMissingError,
+    ObjectStore,
+)
+
+EARLIER_PREFIX: Final = "_icecore/earlier"
+"""Below it are ids of clusters whose objects were taken over."""
+_MANIFEST: Final = ".manifest.json"
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_TOPIC = re.compile(rf"({_UUID})/(.+)")
+_NAME = r"(\d+)/(\d{20})-(\d{20})-(\d+)-(\d+)"
+_OBJECT = re.compile(rf"(?:{_NAME}\.parquet|_icecore/{_NAME}(?:\.manifest\.json|\.idx|\.batches))")
+_TABLE = "_delta_log/"
+_HIVE = "_symlink_format_manifest/"
+
+
+class CountingStore:
+    """A store that counts its requests and the bytes read. See ``ObjectStore``."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.requests = 0
+        self.length_bytes = 0
+        """Bytes read so far."""
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        """See ``ObjectStore.put_if_absent``."""
+        self.requests += 1
+        await self._store.put_if_absent(key, data)
+
+    async def put_stream(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
+        """See ``ObjectStore.put_stream``."""
+        self.requests += 1
+        return await self._store.put_stream(key, pieces)
+
+    async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """See ``ObjectStore.get_ranges``."""
+        self.requests += 1
+        found = await self._store.get_ranges(key, ranges)
+        self.length_bytes += sum(map(len, found))
+        return found
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """See ``ObjectStore.get_whole``."""
+        self.requests += 1
+        found = await self._store.get_whole(key, bytes_max)
+        self.length_bytes += len(found)
+        return found
+
+    async def head(self, key: str) -> ObjectInfo:
+        """See ``ObjectStore.head``."""
+        self.requests += 1
+        return await self._store.head(key)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """See ``ObjectStore.list``."""
+        self.requests += 1
+        async for each in self._store.list(prefix):
+            yield each
+
+    async def delete(self, key: str) -> None:
+        """See ``ObjectStore.delete``."""
+        self.requests += 1
+        await self._store.delete(key)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """A manifest as it lies there."""
+
+    manifest: Manifest
+    sha256: bytes
+
+    @property
+    def path(self) -> str:
+        """Path of its Parquet object, as the table would name it."""
+        folder = topic_folder(self.manifest.facts.topic_id)
+        return self.manifest.parquet.key.removeprefix(folder + "/")
+
+    @property
+    def length_bytes(self) -> int:
+        """Size of all its objects."""
+        return sum(each.size_bytes for each in objects_of(self.manifest))
+
+
+def objects_of(manifest: Manifest) -> list[StoredObject]:
+    """Return all objects that a manifest names."""
+    return [each for each in (manifest.parquet, manifest.index, manifest.side) if each]
+
+
+@dataclass
+class TopicObjects:
+    """Objects below the folder of one topic."""
+
+    topic_id: bytes
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sizes of all objects of uploads, by key."""
+    has_table: bool = False
+    manifests: list[FoundManifest] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Reasons why manifests and settings can't be read, by key."""
+    settings_keys: list[str] = field(default_factory=list)
+    settings: dict[str, Any] | None = None
+    """The newest settings that can be read; None = there are none."""
+
+    def without_manifest(self) -> list[str]:
+        """Return keys of objects that no manifest names: an upload is under way, or was not
+        finished."""
+        named = {each.key for found in self.manifests for each in objects_of(found.manifest)}
+        return [key for key in self.sizes if key not in named and not key.endswith(_MANIFEST)]
+
+    def wrong_size(self, manifest: Manifest) -> str:
+        """Return how the listing contradicts a manifest; empty = it does not."""
+        for each in objects_of(manifest):
+            size = self.sizes.get(each.key)
+            if size is None:
+                return f"{each.key} is not there"
+            if size != each.size_bytes:
+                return f"{each.key} has {size} bytes, not {each.size_bytes}"
+        return ""
+
+
+@dataclass
+class Bucket:
+    """All of a prefix."""
+
+    cluster_id: str = ""
+    """Id of the cluster that owns the prefix, in hexadecimal; empty = it has no marker."""
+    earlier: tuple[str, ...] = ()
+    """Ids of earlier clusters whose objects it has taken over."""
+    topics: dict[bytes, TopicObjects] = field(default_factory=dict)
+    strange: list[str] = field(default_factory=list)
+    """Keys that icecore does not use."""
+    objects: int = 0
+    length_bytes: int = 0
+
+    def is_ours(self, manifest: Manifest) -> bool:
+        """Return whether a manifest's cluster is the owner or an earlier one; always when there is
+        no owner."""
+        found = manifest.facts.cluster_id.hex()
+        return not self.cluster_id or found in (self.cluster_id, *self.earlier)
+
+
+async def read_bucket(store: ObjectStore, topic_ids: Sequence[bytes] = ()) -> Bucket:
+    """List a prefix and read its manifests.
+
+    Args:
+        store: The prefix.
+        topic_ids: Only these topics; none = all.
+
+    Raises what an ObjectStore raises.
+    """
+    bucket, earlier = Bucket(cluster_id=await _owner(store)), list[str]()
+    folders = [topic_folder(each) for each in topic_ids] or [""]
+    if topic_ids:
+        folders.append(EARLIER_PREFIX)
+    for folder in folders:
+        async for each in store.list(folder):
+            bucket.objects += 1
+            bucket.length_bytes += each.size_bytes
+            if each.key.startswith(EARLIER_PREFIX + "/"):
+                earlier.append(each.key.removeprefix(EARLIER_PREFIX + "/"))
+            elif not _sort(bucket, each):
+                bucket.strange.append(each.key)
+    bucket.earlier = (*sorted(earlier),)
+    for topic in bucket.topics.values():
+        for key in sorted(each for each in topic.sizes if each.endswith(_MANIFEST)):
+            await _read_manifest(store, topic, key)
+        await _read_settings(store, topic)
+    return bucket
+
+
+async def _owner(store: ObjectStore) -> str:
+    try:
+        return owner_of(await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX))
+    except ObjectMissingError:
+        return ""
+
+
+def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
+    """Sort an object into the bucket. Return False for a key that icecore does not use."""
+    if found.key == MARKER_KEY or found.key.startswith(PROBE_PREFIX + "/"):
+        return True
+    match = _TOPIC.fullmatch(found.key)
+    if match is None:
+        return False
+    topic_id, path = UUID(match[1]).bytes, match[2]
+    is_ours = _OBJECT.fullmatch(path) or SETTINGS_PATH.fullmatch(path)
+    if not (is_ours or path.startswith((_TABLE, _HIVE))):
+        return False
+    topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
+    if path.startswith(_TABLE):
+        topic.has_table = True
+    elif SETTINGS_PATH.fullmatch(path):
+        topic.settings_keys.append(found.key)
+    elif not path.startswith(_HIVE):
+        topic.sizes[found.key] = found.size_bytes
+    return True
+
+
+async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
+    for key in sorted(topic.settings_keys, reverse=True):
+        try:
+            data = await store.get_whole(key, SETTINGS_BYTES_MAX)
+            topic.settings = parse_settings(data, topic.topic_id)["settings"]
+            return
+        except (TieredDamageError, InvalidRequestError, ObjectMissingError) as error:
+            topic.unreadable[key] = error.message
+
+
+async def _read_manifest(store: ObjectStore, topic: TopicObjects, key: str) -> None:
+    try:
+        data = await store.get_whole(key, MANIFEST_BYTES_MAX)
+        manifest = parse_manifest(data)
+        if manifest.key != key:
+            raise TieredDamageError(f"it is the manifest of {manifest.key}")
+    except ObjectMissingError:
+        del topic.sizes[key]  # swept since it was listed
+    except (TieredDamageError, InvalidRequestError) as error:
+        topic.unreadable[key] = error.message
+    else:
+        topic.manifests.append(FoundManifest(manifest, hashlib.sha256(data).digest()))

@@ -1,0 +1,71 @@
+"""Changes of a bucket by hand: its owner, and the list of files for readers of Hive.
+
+Neither touches an object of a segment.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from icecore.errors import WrongClusterError
+from icecore_node.remote.access import MARKER_KEY, marker_of
+from icecore_node.remote.store.object_store import ObjectExistsError, ObjectStore
+from icecore_node.remote.verify.bucket import EARLIER_PREFIX, Bucket
+
+HIVE_FILE: Final = "_symlink_format_manifest/manifest"
+
+
+async def take_over(store: ObjectStore, bucket: Bucket, cluster_id: bytes) -> bool:
+    """Give a prefix to another cluster. Return whether anything changed.
+
+    The old one is refused from its next look on, so it must be gone for good: two clusters would
+    sweep each other's objects. Its id stays known, because its manifests bear it. May be repeated.
+
+    Raises:
+        WrongClusterError: Another cluster took it at the same time.
+    """
+    mine, wanted = marker_of(cluster_id), cluster_id.hex()
+    if bucket.cluster_id == wanted:
+        return False
+    clusters = {
+        found.manifest.facts.cluster_id.hex()
+        for topic in bucket.topics.values()
+        for found in topic.manifests
+    }
+    for each in sorted({*clusters, bucket.cluster_id} - {"", wanted, *bucket.earlier}):
+        await _put(store, f"{EARLIER_PREFIX}/{each}", b"{}")
+    await store.delete(MARKER_KEY)
+    try:
+        await store.put_if_absent(MARKER_KEY, mine)
+    except ObjectExistsError as error:
+        raise WrongClusterError(
+            f"another cluster put its id into {MARKER_KEY} just now: stop its nodes, and try again"
+        ) from error
+    return True
+
+
+async def _put(store: ObjectStore, key: str, data: bytes) -> None:
+    """Put an object whose content is the same for each caller; fine when it is there already."""
+    try:
+        await store.put_if_absent(key, data)
+    except ObjectExistsError:
+        return
+
+
+async def write_hive_file(
+    store: ObjectStore, url: str, topic_id: bytes, paths: Sequence[str]
+) -> str:
+    """Put the list of a table's files for readers that know Hive's symlink format and no Delta log.
+
+    Publishing or retiring a copy later does not change the list. While it is replaced, there is
+    none for a moment.
+
+    Returns:
+        Its URL.
+    """
+    folder = str(UUID(bytes=topic_id))
+    root = f"{url.rstrip('/')}/{folder}"
+    key = f"{folder}/{HIVE_FILE}"
+    await store.delete(key)
+    await store.put_if_absent(key, "".join(f"{root}/{each}\n" for each in sorted(paths)).encode())
+    return f"{root}/{HIVE_FILE}"

@@ -1,0 +1,158 @@
+"""Plan to restore a topic whose metadata are lost, made from its bucket alone.
+
+A plan is made of published copies (``published_of``), each with a manifest that proves itself and
+objects of the sizes it names; ``BucketCheck`` proves what is in them. A partition begins at the
+first offset that is there and has no hole. Segments that were never tiered are not in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any
+
+from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
+from icecore_node.remote.format.manifest import Manifest
+from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects
+from icecore_node.remote.verify.bucket_check import name_of, overlaps, published_of
+from icecore_node.remote.verify.table_look import TableLook
+
+
+@dataclass(kw_only=True)
+class RestoredSegment:
+    """One sealed segment; digests are hexadecimal."""
+
+    segment_id: int
+    partition: int
+    generation: int
+    epoch: int
+    base_offset: int
+    end_offset: int
+    seal_digest: str
+    full_digest: str
+    max_append_timestamp_ms: int
+    attempt: int
+    manifest_sha256: str
+    content_digest: str
+    length_bytes: int
+    records: int
+    tier_format: str
+
+
+@dataclass(kw_only=True)
+class RestoredTopic:
+    """One topic to restore, and its problems."""
+
+    topic_id: str
+    topic: str
+    partitions: int
+    """The highest number with a copy, plus one: partitions without any are not known here."""
+    table_revisions: tuple[int, ...] = ()
+    """Last revision committed to the table, by partition; later ones must be above it."""
+    segments: list[RestoredSegment] = field(default_factory=list)
+    """Segments by partition and offset."""
+    attempts_max: int = 0
+    """Highest attempt of all uploads here; ``segment_ids_max`` is the same for segment ids."""
+    segment_ids_max: int = 0
+    problems: list[str] = field(default_factory=list)
+    """Reasons why the topic can't be restored as it is."""
+    left_out: list[str] = field(default_factory=list)
+    """Copies in front of a hole, which are there and not restored; settings that can't be read."""
+    settings: dict[str, Any] | None = None
+    """Settings as JSON of ``TopicSettings``; None = none are stored, as beside copies of earlier
+    versions."""
+
+
+def plan_of(
+    bucket: Bucket, found: TopicObjects, table: TableLook | None, *, skip_gaps: bool
+) -> RestoredTopic:
+    """A plan for one topic.
+
+    Args:
+        bucket: The listing of the bucket.
+        found: Objects of the topic.
+        table: Content of its table; None = it has none.
+        skip_gaps: Whether a partition with a hole begins behind its last one, instead of not being
+            restored.
+    """
+    counting = published_of(found, table)
+    plan = RestoredTopic(
+        topic_id=found.topic_id.hex(),
+        topic=name_of(found, table),
+        partitions=max((each.manifest.facts.partition for each in counting), default=-1) + 1,
+        table_revisions=table.revisions if table is not None else (),
+        attempts_max=max((each.manifest.attempt for each in found.manifests), default=0),
+        segment_ids_max=max(
+            (each.manifest.facts.segment_id for each in found.manifests), default=0
+        ),
+    )
+    plan.settings = found.settings
+    plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
+    plan.problems += _problems(bucket, found, table, counting)
+    plan.problems += overlaps(counting)
+    for _, some in groupby(counting, key=lambda each: each.manifest.facts.partition):
+        _add(plan, [*some], skip_gaps)
+    if not counting:
+        plan.problems.append("no copy of it is published")
+    return plan
+
+
+def _lost_settings(found: TopicObjects) -> list[str]:
+    return sorted({*found.settings_keys} & {*found.unreadable})
+
+
+def _problems(
+    bucket: Bucket, found: TopicObjects, table: TableLook | None, counting: Sequence[FoundManifest]
+) -> list[str]:
+    problems = [
+        f"{path}: the table names it, and no manifest proves it"
+        for path in sorted(table.paths - {each.path for each in counting} if table else ())
+    ]
+    for each in counting:
+        if wrong := found.wrong_size(each.manifest):
+            problems.append(wrong)
+        if not bucket.is_ours(each.manifest):
+            other = each.manifest.facts.cluster_id.hex()
+            problems.append(f"{each.manifest.key}: of cluster {other}, not {bucket.cluster_id}")
+    return problems
+
+
+def _add(plan: RestoredTopic, copies: list[FoundManifest], skip_gaps: bool) -> None:
+    """Add one partition to the plan."""
+    start = 0
+    for at, (one, other) in enumerate(pairwise(copies), 1):
+        first, second = one.manifest.facts, other.manifest.facts
+        if first.end_offset < second.base_offset:
+            hole = f"partition {first.partition}: {first.end_offset}..{second.base_offset}"
+            if skip_gaps:
+                start = at
+                plan.left_out.append(f"{hole} is missing, and what comes before it is left out")
+            else:
+                plan.problems.append(f"{hole} is in no published copy")
+    plan.segments += [_segment(each) for each in copies[start:]]
+
+
+def _segment(found: FoundManifest) -> RestoredSegment:
+    manifest, facts = found.manifest, found.manifest.facts
+    is_as_stored = bool(manifest.raw_batches) and not manifest.row_groups
+    return RestoredSegment(
+        segment_id=facts.segment_id,
+        partition=facts.partition,
+        generation=facts.generation,
+        epoch=facts.epoch,
+        base_offset=facts.base_offset,
+        end_offset=facts.end_offset,
+        seal_digest=facts.seal_digest.hex(),
+        full_digest=facts.full_digest.hex(),
+        max_append_timestamp_ms=_newest_ms(manifest),
+        attempt=manifest.attempt,
+        manifest_sha256=found.sha256.hex(),
+        content_digest=manifest.content_digest.hex(),
+        length_bytes=found.length_bytes,
+        records=manifest.records,
+        tier_format=SEGMENT_FORMAT if is_as_stored else PARQUET_FORMAT,
+    )
+
+
+def _newest_ms(manifest: Manifest) -> int:
+    rows = [each.max_append_timestamp_ms for each in manifest.row_groups]
+    return max([*rows, *(each.max_append_timestamp_ms for each in manifest.raw_batches)], default=0)

@@ -1,0 +1,91 @@
+"""The table of a topic, read without a cluster: the objects that it names, and its owner.
+
+Blocking: for a reader thread.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from icecore.errors import ObjectStoreError
+from icecore_node.remote.format.topic_table import app_id_of, description_of, place_of
+from icecore_node.remote.store.obstore_store import StoreSettings
+from icecore_node.remote.store.store_errors import translated
+
+_OURS: Final = "icecore cluster "
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """Content of a table."""
+
+    topic: str
+    about: str
+    """The table's own description, which names its cluster."""
+    paths: frozenset[str]
+    """Paths of its objects below the topic's folder."""
+    revisions: tuple[int, ...]
+    """Revision of the last commit, by partition; 0 = never."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Id of the cluster in hexadecimal; empty when it is no table of ours."""
+        return self.about.removeprefix(_OURS).split(" ")[0] if self.about.startswith(_OURS) else ""
+
+
+def look_at_table(settings: StoreSettings, topic_id: bytes) -> TableLook | None:
+    """The table of a topic; None when there is none.
+
+    Raises:
+        ObjectStoreError: The log can't be read, or the store refuses.
+        ObjectStoreBusyError: Try again later.
+    """
+    try:
+        table = _open(settings, topic_id)
+        if table is None:
+            return None
+        paths = frozenset(pa.table(table.get_add_actions()).column("path").to_pylist())
+        about, revisions = table.metadata(), _revisions(table, paths)
+    except (DeltaError, OSError) as error:
+        raise translated(error, f"the table of topic {topic_id.hex()}") from error
+    return TableLook(about.name or "", about.description or "", paths, revisions)
+
+
+def _revisions(table: DeltaTable, paths: frozenset[str]) -> tuple[int, ...]:
+    numbers = [int(each.split("/")[0]) for each in paths if each.split("/")[0].isdecimal()]
+    count = max(numbers, default=-1) + 1
+    return tuple(table.transaction_version(app_id_of(each)) or 0 for each in range(count))
+
+
+def take_over_table(settings: StoreSettings, topic_id: bytes, cluster_id: bytes) -> bool:
+    """Give a table to another cluster. Return whether anything changed.
+
+    Raises:
+        ObjectStoreError: It is no table of ours, or the store refuses.
+        ObjectStoreBusyError: Try again later.
+    """
+    wanted = description_of(cluster_id, topic_id)
+    try:
+        table = _open(settings, topic_id)
+        if table is None:
+            return False
+        about = table.metadata().description or ""
+        if about == wanted:
+            return False
+        if not about.startswith(_OURS):
+            raise ObjectStoreError(f"the table of topic {topic_id.hex()} is of {about!r}, not ours")
+        table.alter.set_table_description(wanted)
+    except (DeltaError, OSError) as error:
+        raise translated(error, f"the table of topic {topic_id.hex()}") from error
+    return True
+
+
+def _open(settings: StoreSettings, topic_id: bytes) -> DeltaTable | None:
+    uri, options = place_of(settings, topic_id)
+    try:
+        return DeltaTable(uri, storage_options=dict(options))
+    except TableNotFoundError:
+        return None

@@ -1,0 +1,1 @@
+"""How the leader of an order writes to the bucket: uploads, merges, table revisions, sweeps."""

@@ -1,0 +1,1 @@
+"""How one segment is replicated: its leader, its followers, and the streams they receive."""

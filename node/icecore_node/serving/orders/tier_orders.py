@@ -1,0 +1,137 @@
+"""Orders of the coordinator that have to do with object storage, as messages.
+
+An upload may take minutes, and the answer says what is stored and proved. Items of one order are
+answered in its order, each with its own error.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from icecore.errors import IcecoreError
+from icecore.model import CoordinatorEpoch, Generation, SegmentId
+from icecore.rpc import convert
+from icecore.v1 import common_pb2, coordinator_pb2
+from icecore_node.remote.format.manifest import CopyName, PublishedCopy
+from icecore_node.remote.format.stored_settings import StoredSettings
+from icecore_node.remote.write.sweeping import Sweeper
+from icecore_node.remote.write.tier_tables import PublishedPartition, TierTables
+from icecore_node.remote.write.uploads import UploadOrder, Uploads
+
+T = TypeVar("T")
+
+Check = Callable[[], None]
+"""Function that raises an error when the order must be refused by now."""
+SWEEPS_AT_ONCE = 8
+
+
+class TierOrders:
+    """Orders of the coordinator to a node with an object store."""
+
+    def __init__(self, uploads: Uploads, tables: TierTables, sweeper: Sweeper) -> None:
+        self._uploads = uploads
+        self._tables = tables
+        self._sweeper = sweeper
+
+    async def upload(
+        self, request: coordinator_pb2.UploadRequest
+    ) -> list[coordinator_pb2.UploadedSegment]:
+        """Upload all segments of the order; the settings bound how many at the same time."""
+        coordinator_epoch = CoordinatorEpoch(request.coordinator_epoch)
+        return await asyncio.gather(
+            *(self._upload(each, coordinator_epoch) for each in request.segments)
+        )
+
+    async def _upload(
+        self, item: coordinator_pb2.UploadSegment, coordinator_epoch: CoordinatorEpoch
+    ) -> coordinator_pb2.UploadedSegment:
+        try:
+            segment = convert.segment_from_proto(item.segment)
+            place = segment.topic_id, segment.partition
+            sources = (*(_copy(*place, each) for each in item.sources),)
+            asked = UploadOrder(segment, item.attempt, item.format, sources)
+            uploaded = await self._uploads.upload(asked, coordinator_epoch)
+        except IcecoreError as error:
+            return coordinator_pb2.UploadedSegment(error=convert.error_to_proto(error))
+        manifest = uploaded.manifest
+        return coordinator_pb2.UploadedSegment(
+            copy=coordinator_pb2.TieredCopy(
+                attempt=manifest.attempt,
+                manifest_sha256=uploaded.manifest_sha256,
+                content_digest=manifest.content_digest,
+                length_bytes=uploaded.length_bytes,
+                records=manifest.records,
+                format=item.format,
+            ),
+            source_digests=uploaded.source_digests,
+        )
+
+    async def commit_tables(
+        self, request: coordinator_pb2.CommitTablesRequest, check: Check
+    ) -> list[common_pb2.Error]:
+        """Tables of several topics at once, partitions of one after the other."""
+        return await asyncio.gather(
+            *(
+                _answered(self._tables.commit(_partition(each), check))
+                for each in request.partitions
+            )
+        )
+
+    async def sweep(
+        self, request: coordinator_pb2.SweepRequest, check: Check
+    ) -> tuple[list[common_pb2.Error], list[common_pb2.Error]]:
+        """Sweep closed attempts and deleted topics. Return the errors of both."""
+        slots = asyncio.Semaphore(SWEEPS_AT_ONCE)
+
+        async def in_turn(work: Awaitable[None]) -> common_pb2.Error:
+            async with slots:
+                return await _answered(work)
+
+        names = [_name(each) for each in request.attempts]
+        errors = await asyncio.gather(
+            *(in_turn(self._sweeper.sweep(each, check)) for each in names)
+        )
+        topic_errors = await asyncio.gather(
+            *(in_turn(self._sweeper.sweep_topic(each, check)) for each in request.gone_topic_ids)
+        )
+        return errors, topic_errors
+
+
+async def _answered(work: Awaitable[None]) -> common_pb2.Error:
+    """Wait for an order. Return its error; empty when it was carried out."""
+    try:
+        await work
+    except IcecoreError as error:
+        return convert.error_to_proto(error)
+    return common_pb2.Error()
+
+
+def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
+    copies = [_copy(item.topic_id, item.partition, each) for each in item.segments]
+    settings = StoredSettings(item.settings_version, item.topic_settings)
+    return PublishedPartition(
+        item.topic_id, item.topic, item.partition, item.revision, copies, settings
+    )
+
+
+def _copy(topic_id: bytes, partition: int, item: coordinator_pb2.PublishedSegment) -> PublishedCopy:
+    name = CopyName(
+        topic_id=topic_id,
+        partition=partition,
+        segment_id=SegmentId(item.segment_id),
+        generation=Generation(item.generation),
+        base_offset=item.base_offset,
+        attempt=item.attempt,
+    )
+    return PublishedCopy(name, item.manifest_sha256)
+
+
+def _name(item: coordinator_pb2.ClosedAttempt) -> CopyName:
+    return CopyName(
+        topic_id=item.topic_id,
+        partition=item.partition,
+        segment_id=SegmentId(item.segment_id),
+        generation=Generation(item.generation),
+        base_offset=item.base_offset,
+        attempt=item.attempt,
+    )

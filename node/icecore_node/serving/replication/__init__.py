@@ -1,0 +1,1 @@
+"""The side of replication that sends: the streams to followers and their service."""

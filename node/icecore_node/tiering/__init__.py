@@ -1,1 +1,0 @@
-"""Sealed segments in object stores: their format, and how they are written, proved and read."""

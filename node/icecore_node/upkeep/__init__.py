@@ -1,4 +1,0 @@
-"""Work in the background: scrub, digests, copies, deletions, and what to do as the disk fills.
-
-It imports the registry and below.
-"""
