@@ -266,7 +266,7 @@ class Coordinator:
     async def run(self) -> None:
         """Wait until this coordinator is one no more. Raises NotCoordinatorError then."""
         await self.ledger.lost.wait()
-        raise NotCoordinatorError("another coordinator took over, or the metadata store failed")
+        raise NotCoordinatorError(self.ledger.why_lost)
 
     async def stop(self) -> None:
         """Stop serving and release the store. Idempotent."""

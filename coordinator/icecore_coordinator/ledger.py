@@ -41,7 +41,8 @@ class Ledger:
     def __init__(self, store: MetadataStore, rng: Rng) -> None:
         self.state = ClusterState()
         self.lost: asyncio.Event = asyncio.Event()
-        """Set when a write failed: this process is no coordinator any more and must end."""
+        """Set when this process is no coordinator any more and must end."""
+        self.why_lost = "another coordinator took over, or the metadata store failed"
         self._store = store
         self._rng = rng
         self._lock = asyncio.Lock()
@@ -52,6 +53,7 @@ class Ledger:
     async def open(self) -> None:
         """Become the writer, read everything, name the cluster if it is new."""
         self.state.coordinator_epoch = await self._store.acquire_coordinator_epoch()
+        self.state.metadata_revision = self._store.revision
         with _without_collector():
             await self._read()
         if self.state.cluster is None:
@@ -201,21 +203,24 @@ class Ledger:
             if not is_done:
                 raise SupersededError("the metadata store holds other versions than expected")
         except SupersededError as error:
-            self._end(error)
+            self.end(error)
             raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
         except IcecoreError as error:
-            self._end(error)
+            self.end(error)
             # The leader that asked must not go on as if nothing had changed (R18).
             raise UnavailableError(
                 f"this coordinator has stopped, and nobody knows what is stored: {error.message}"
             ) from error
+        self.state.metadata_revision = self._store.revision
         self.state.apply(change)
         for listener in self._listeners:
             listener(change)
         self.note_news()
         await asyncio.sleep(0)  # a long list must not keep heartbeats waiting
 
-    def _end(self, error: IcecoreError) -> None:
+    def end(self, error: IcecoreError) -> None:
+        """Stop for a reason that the process ends with."""
+        self.why_lost = error.message
         self.lose()
         event(
             _log,

@@ -36,6 +36,7 @@ class RegisterRequest(_message.Message):
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     NATIVE_ADDRESS_FIELD_NUMBER: _builtins.int
     TIER_URL_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """of the data folder; empty on first start"""
     node_id: _builtins.int
@@ -52,6 +53,8 @@ class RegisterRequest(_message.Message):
     """as in NodeInfo"""
     tier_url: _builtins.str
     """of its object store, without credentials; empty = it has none"""
+    metadata_revision: _builtins.int
+    """as in HeartbeatRequest"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInventory]:
         """what the folder holds"""
@@ -70,10 +73,11 @@ class RegisterRequest(_message.Message):
         disk_counter: _builtins.int = ...,
         native_address: _builtins.str = ...,
         tier_url: _builtins.str = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments", "tier_url", b"tier_url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments", "tier_url", b"tier_url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -122,6 +126,7 @@ class RegisterResponse(_message.Message):
     DISK_UNKNOWN_FIELD_NUMBER: _builtins.int
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     incarnation: _builtins.int
     """persist it before the first heartbeat"""
@@ -134,6 +139,8 @@ class RegisterResponse(_message.Message):
     """the folder is older than one known before: nothing on it counts"""
     disk_counter: _builtins.int
     """the highest one heard of this node: go on from there"""
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def delete_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """explicitly deleted ones of the inventory"""
@@ -155,10 +162,11 @@ class RegisterResponse(_message.Message):
         disk_unknown: _builtins.bool = ...,
         disk_counter: _builtins.int = ...,
         unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "protocol_version", b"protocol_version", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "metadata_revision", b"metadata_revision", "protocol_version", b"protocol_version", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,6 +196,7 @@ class HeartbeatRequest(_message.Message):
     DELETED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     DISKS_FIELD_NUMBER: _builtins.int
     CROWDED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -209,6 +218,11 @@ class HeartbeatRequest(_message.Message):
     reclaim_bytes: _builtins.int
     """because a higher epoch was promised for them
     to be freed before the disk is roomy again; 0 = it is
+    """
+    metadata_revision: _builtins.int
+    """this node has others, or in memory that is nearly full:
+    all of them, in each heartbeat
+    the highest one that this node heard, of any coordinator
     """
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
@@ -267,10 +281,11 @@ class HeartbeatRequest(_message.Message):
         deleted_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
         crowded_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -338,6 +353,7 @@ class HeartbeatResponse(_message.Message):
     MAY_LEAVE_FIELD_NUMBER: _builtins.int
     PRODUCER_FENCES_FIELD_NUMBER: _builtins.int
     TOPICS_VERSION_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     coordinator_epoch: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
@@ -349,6 +365,8 @@ class HeartbeatResponse(_message.Message):
     """anything else in the message
     as in FollowTopics; counted by the coordinator of coordinator_epoch
     """
+    metadata_revision: _builtins.int
+    """how often the metadata store was changed; 0 = it does"""
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
     @_builtins.property
@@ -378,10 +396,11 @@ class HeartbeatResponse(_message.Message):
         may_leave: _builtins.bool = ...,
         producer_fences: _abc.Iterable[Global___ProducerFence] | None = ...,
         topics_version: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "topics_version", b"topics_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "topics_version", b"topics_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1135,6 +1154,7 @@ class FenceRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     SALVAGE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
@@ -1142,6 +1162,8 @@ class FenceRequest(_message.Message):
     salvage: _builtins.bool
     """also say what can be proved of logs that are UNKNOWN"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]:
         """epoch = the new promise"""
@@ -1155,10 +1177,11 @@ class FenceRequest(_message.Message):
         incarnation: _builtins.int = ...,
         salvage: _builtins.bool = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "salvage", b"salvage", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "salvage", b"salvage", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1239,11 +1262,14 @@ class OpenRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenSegment]: ...
     def __init__(
@@ -1254,10 +1280,11 @@ class OpenRequest(_message.Message):
         segments: _abc.Iterable[Global___OpenSegment] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1331,11 +1358,14 @@ class WriteBackRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteBackSegment]: ...
     def __init__(
@@ -1346,10 +1376,11 @@ class WriteBackRequest(_message.Message):
         segments: _abc.Iterable[Global___WriteBackSegment] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1466,12 +1497,15 @@ class RollRequest(_message.Message):
     WHY_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     why: _builtins.str
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1483,10 +1517,11 @@ class RollRequest(_message.Message):
         why: _builtins.str = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "segments", b"segments", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1610,11 +1645,14 @@ class FenceProducersRequest(_message.Message):
     FENCES_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]: ...
     def __init__(
@@ -1625,10 +1663,11 @@ class FenceProducersRequest(_message.Message):
         fences: _abc.Iterable[Global___ProducerFence] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "fences", b"fences", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "fences", b"fences", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1668,11 +1707,14 @@ class CheckSealRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentRef]: ...
     def __init__(
@@ -1683,10 +1725,11 @@ class CheckSealRequest(_message.Message):
         segments: _abc.Iterable[Global___SegmentRef] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1887,11 +1930,14 @@ class UploadRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadSegment]: ...
     def __init__(
@@ -1902,10 +1948,11 @@ class UploadRequest(_message.Message):
         segments: _abc.Iterable[Global___UploadSegment] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "segments", b"segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2011,11 +2058,14 @@ class CommitTablesRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionTable]: ...
     def __init__(
@@ -2026,10 +2076,11 @@ class CommitTablesRequest(_message.Message):
         partitions: _abc.Iterable[Global___PartitionTable] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "node_id", b"node_id", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2154,11 +2205,14 @@ class SweepRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     GONE_TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     incarnation: _builtins.int
     """whom it is for, with node_id: another one refuses"""
     node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClosedAttempt]: ...
     @_builtins.property
@@ -2174,10 +2228,11 @@ class SweepRequest(_message.Message):
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
         gone_topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from icecore.errors import UnavailableError, WrongClusterError
+from icecore.errors import FencedError, UnavailableError, WrongClusterError
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
     NO_COORDINATOR_EPOCH,
@@ -69,13 +69,20 @@ class Identity:
         """0 until registered."""
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
         """Highest coordinator epoch seen; commands with a lower one are refused."""
+        self.metadata_revision = 0
+        """Highest revision of the metadata store that any coordinator told."""
+        self._earlier_revision = 0
+        """The highest one that coordinators before the newest told."""
         self.address = ""
         self.native_address = ""
 
-    def begin(self, cluster_id: bytes, address: str, native_address: str) -> None:
-        """The data folder belongs to this cluster, if to any, and the node listens; natively only
-        if it has such an address."""
+    def begin(
+        self, cluster_id: bytes, address: str, native_address: str, metadata_revision: int = 0
+    ) -> None:
+        """The data folder belongs to this cluster, if to any, and has heard of this revision. The
+        node listens; natively only if it has such an address."""
         self.cluster_id = cluster_id
+        self.metadata_revision = metadata_revision
         self.address, self.native_address = address, native_address
 
     def lose(self) -> None:
@@ -83,16 +90,39 @@ class Identity:
         self.incarnation = NO_INCARNATION
 
     def register(
-        self, cluster_id: bytes, incarnation: Incarnation, coordinator_epoch: CoordinatorEpoch
+        self,
+        cluster_id: bytes,
+        incarnation: Incarnation,
+        coordinator_epoch: CoordinatorEpoch,
+        metadata_revision: int = 0,
     ) -> None:
         """The coordinator gave this process an incarnation."""
         self.cluster_id = cluster_id
-        self.hear(coordinator_epoch)
+        self.hear(coordinator_epoch, metadata_revision)
         self.incarnation = incarnation
 
-    def hear(self, coordinator_epoch: CoordinatorEpoch) -> None:
-        """A coordinator with this epoch spoke to us."""
-        self.coordinator_epoch = max(self.coordinator_epoch, coordinator_epoch)
+    def hear(self, coordinator_epoch: CoordinatorEpoch, metadata_revision: int = 0) -> None:
+        """A coordinator with this epoch spoke to us, on metadata of this revision."""
+        if coordinator_epoch > self.coordinator_epoch:
+            self.coordinator_epoch = coordinator_epoch
+            self._earlier_revision = self.metadata_revision
+        self.metadata_revision = max(self.metadata_revision, metadata_revision)
+
+    def check_revision(self, coordinator_epoch: CoordinatorEpoch, metadata_revision: int) -> None:
+        """Compare the metadata of a coordinator with those of the coordinators before it (R98). Its
+        own messages may cross, so it is not compared with itself; 0 = it does not say.
+
+        Raises:
+            FencedError: Its metadata store is an older copy.
+        """
+        is_new = coordinator_epoch > self.coordinator_epoch
+        earlier = self.metadata_revision if is_new else self._earlier_revision
+        if 0 < metadata_revision < earlier:
+            raise FencedError(
+                f"the metadata store of this coordinator is an older copy: it has revision "
+                f"{metadata_revision}, node {self.node_id} heard of {earlier}. Stop the "
+                "coordinator, put its newest data folder back, and start it"
+            )
 
     def check_cluster(self, cluster_id: bytes, *, is_needed: bool = False) -> None:
         """Raises WrongClusterError when a request names another cluster (empty = any, unless one

@@ -185,8 +185,13 @@ class Folder(Protocol):
         """Persist the incarnation, and a counter above all that were heard of before."""
         ...
 
-    def raise_disk_counter(self) -> int:
-        """Persist the next counter, and return it."""
+    @property
+    def metadata_revision(self) -> int:
+        """The last revision of the metadata store persisted, 0 when none."""
+        ...
+
+    def raise_disk_counter(self, metadata_revision: int) -> int:
+        """Persist the next counter and the revision heard of, and return the counter."""
         ...
 
 

@@ -44,6 +44,22 @@ class MetadataStoreSuite:
         assert await store.scan("segment/") == [Stored("segment/2", "two", 1)]
         assert await store.scan("deleted/") == [Stored("deleted/1", "gone", 1)]
 
+    async def test_the_revision_counts_changes_and_nothing_else(self) -> None:
+        store = await self.owned()
+        before = store.revision
+        assert before >= 1
+        assert await store.txn([Compare("a", ABSENT)], [("a", "one"), ("b", "one")])
+        assert store.revision == before + 1
+        assert not await store.txn([Compare("a", ABSENT)], [("a", "two")])
+        assert await store.txn([Compare("a", 1)], [])
+        assert store.revision == before + 1
+        assert await store.txn([Compare("a", 1)], [], ["a"])
+        later = await self.owned()
+        assert later.revision == before + 2
+        with pytest.raises(SupersededError):
+            await store.txn([], [("c", "late")])
+        assert (await self.owned()).revision == before + 2
+
     async def test_many_rows_are_rewritten_in_one_transaction_or_none_is(self) -> None:
         store = await self.owned()
         keys = [f"heard/{number:03d}" for number in range(64)]

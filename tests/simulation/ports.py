@@ -173,6 +173,11 @@ class SimMetadataStore:
         await self._begin()
         return await self._inner.acquire_coordinator_epoch()
 
+    @property
+    def revision(self) -> int:
+        """See MetadataStore."""
+        return self._inner.revision
+
     async def get(self, key: str) -> Stored | None:
         """See MetadataStore."""
         await self._begin()

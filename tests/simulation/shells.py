@@ -118,9 +118,14 @@ class SimFolder:
         """Persist the incarnation and the counter that it begins with."""
         self._control.keep_incarnation(incarnation, disk_counter)
 
-    def raise_disk_counter(self) -> int:
+    @property
+    def metadata_revision(self) -> int:
+        """The last one persisted."""
+        return self._control.metadata_revision
+
+    def raise_disk_counter(self, metadata_revision: int) -> int:
         """Persist the next counter."""
-        return self._control.raise_disk_counter()
+        return self._control.raise_disk_counter(metadata_revision)
 
 
 def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs: Knobs) -> Node:

@@ -4,7 +4,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from icecore.errors import InvalidRequestError, SupersededError, WrongClusterError
+from icecore.errors import (
+    InvalidRequestError,
+    SupersededError,
+    UnavailableError,
+    WrongClusterError,
+)
 from icecore.model import Incarnation, NodeId, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
@@ -23,6 +28,8 @@ NODE_ID_MAX = 99_999_999
 TEXT_MAX = 255
 DISK_ID_BYTES_MAX = 64
 TIER_URL_MAX = 1_024
+REVISION_JUMP_MAX = 1 << 40
+"""Largest accepted lead of a revision that a node heard of: centuries of changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +155,25 @@ def check_number(name: str, told: int, known: int) -> None:
     would be stored, and whoever really has that node could never reach it."""
     if told > known + NUMBER_JUMP_MAX:
         raise InvalidRequestError(f"{name} {told} is too far beyond {known}, the highest one known")
+
+
+def check_heard_revision(state: ClusterState, node_id: NodeId, heard: int) -> None:
+    """Compare the metadata with the newest that a node heard of (R98).
+
+    Raises:
+        UnavailableError: The node heard of a later state of this cluster's metadata. This
+            store is an older copy, so what it does not know of may be acknowledged records.
+        InvalidRequestError: No store can have been changed so often.
+    """
+    known = state.metadata_revision
+    if heard > known + REVISION_JUMP_MAX:
+        raise InvalidRequestError(f"node {node_id}: no metadata store has revision {heard}")
+    if heard > known:
+        raise UnavailableError(
+            f"the metadata store is an older copy: it has revision {known}, node {node_id} heard "
+            f"of {heard}. Nothing was ordered. Stop the coordinator, put its newest data folder "
+            "back, and start it; the nodes go on serving meanwhile"
+        )
 
 
 def unborn_segments(state: ClusterState, told: Collection[SegmentId]) -> list[SegmentId]:

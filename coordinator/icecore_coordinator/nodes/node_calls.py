@@ -148,6 +148,7 @@ class NodeCalls:
         return {
             "cluster_id": self._state.cluster_id,
             "coordinator_epoch": self._state.coordinator_epoch,
+            "metadata_revision": self._state.metadata_revision,
             "node_id": node_id,
             "incarnation": self._state.incarnation(node_id),
         }

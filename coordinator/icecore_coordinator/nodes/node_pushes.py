@@ -162,7 +162,9 @@ class Pushes:
     def next_message(self, outbox: Outbox) -> pb.HeartbeatResponse:
         """As much of what is queued as one message takes; the queue is shorter after it."""
         message = pb.HeartbeatResponse(
-            coordinator_epoch=self._state.coordinator_epoch, sequence=outbox.answer
+            coordinator_epoch=self._state.coordinator_epoch,
+            sequence=outbox.answer,
+            metadata_revision=self._state.metadata_revision,
         )
         outbox.answer = 0
         message.may_leave = outbox.may_leave

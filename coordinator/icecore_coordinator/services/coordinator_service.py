@@ -23,7 +23,11 @@ from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.digest_changes import disagreeing, set_full_digest
-from icecore_coordinator.decisions.node_changes import HeldReplica, Registration
+from icecore_coordinator.decisions.node_changes import (
+    HeldReplica,
+    Registration,
+    check_heard_revision,
+)
 from icecore_coordinator.decisions.segment_changes import (
     Sealing,
     alter_isr,
@@ -119,6 +123,15 @@ class CoordinatorService:
             )
         return Asker(node_id, incarnation)
 
+    def _check_revision(self, node_id: NodeId, heard: int) -> None:
+        """End this coordinator when a node heard of newer metadata than it has: before the node is
+        told anything, and before its incarnation is judged. Raises as ``check_heard_revision``."""
+        try:
+            check_heard_revision(self._ledger.state, node_id, heard)
+        except UnavailableError as error:
+            self._ledger.end(error)
+            raise
+
     def _inventory_max(self) -> int:
         """Segments that a node may say it holds: no folder has many more than metadata know, be
         they those of an older day."""
@@ -135,6 +148,7 @@ class CoordinatorService:
                 f"protocol version {request.protocol_version}; this coordinator speaks "
                 f"{PROTOCOL_VERSION}: update coordinators before nodes"
             )
+        self._check_revision(NodeId(request.node_id), request.metadata_revision)
         asked = Registration(
             cluster_id=request.cluster_id,
             node_id=NodeId(request.node_id),
@@ -160,6 +174,7 @@ class CoordinatorService:
             disk_unknown=known.is_disk_unknown,
             disk_counter=max(self._heard.disk_counter(asked.node_id), asked.disk_counter),
             unknown_segment_ids=shrunk,
+            metadata_revision=state.metadata_revision,
         ).SerializeToString()
 
     async def heartbeat(self, stream: ServerStream, _: CallContext) -> None:
@@ -169,6 +184,7 @@ class CoordinatorService:
             return
         request = parse(pb.HeartbeatRequest, body)
         self._check_cluster(request.cluster_id)
+        self._check_revision(NodeId(request.node_id), request.metadata_revision)
         session = await self._admission.connect(
             NodeId(request.node_id), Incarnation(request.incarnation)
         )

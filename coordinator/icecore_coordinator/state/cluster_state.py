@@ -57,6 +57,8 @@ class ClusterState:
     """All records by key, and the indexes the coordinator asks by."""
 
     cluster: ClusterRecord | None = None
+    metadata_revision: int = 0
+    """How often the metadata store was changed, as of this state."""
     counters: dict[str, CounterRecord] = field(default_factory=dict)
     nodes: dict[NodeId, NodeRecord] = field(default_factory=dict)
     topics: dict[bytes, TopicRecord] = field(default_factory=dict)

@@ -39,6 +39,12 @@ class MetadataStore(Protocol):
         returns."""
         ...
 
+    @property
+    def revision(self) -> int:
+        """How often the store was changed since it was made, as of the last change by this process;
+        at least 1. It is stored in the transaction of each change (etcd's ``revision``)."""
+        ...
+
     async def get(self, key: str) -> Stored | None:
         """The stored value, None when the key is absent."""
         ...

@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL, v
 NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS token (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL);
 INSERT OR IGNORE INTO token VALUES (0, 0);
+CREATE TABLE IF NOT EXISTS revision (id INTEGER PRIMARY KEY CHECK (id = 0), value INTEGER NOT NULL);
+INSERT OR IGNORE INTO revision VALUES (0, 1);
 """
 
 _REPLACE = "UPDATE records SET value = ?, version = version + 1 WHERE key = ? AND version = ?"
@@ -69,6 +71,7 @@ class SqliteStore:
 
     def __init__(self, database: SqliteDatabase | Path | str) -> None:
         self._coordinator_epoch = 0
+        self._revision = 1
         self._is_owner = not isinstance(database, SqliteDatabase)
         self._database = (
             database if isinstance(database, SqliteDatabase) else SqliteDatabase(database)
@@ -79,10 +82,17 @@ class SqliteStore:
         """See ``MetadataStore.acquire_coordinator_epoch``."""
         try:
             row = self._db.execute("UPDATE token SET value = value + 1 RETURNING value").fetchone()
+            # Read behind it: from now on nobody else can change the store.
+            self._revision = int(self._db.execute("SELECT value FROM revision").fetchone()[0])
         except sqlite3.Error as error:
             raise StorageError(f"metadata store: {error}") from error
         self._coordinator_epoch = CoordinatorEpoch(row[0])
         return self._coordinator_epoch
+
+    @property
+    def revision(self) -> int:
+        """See ``MetadataStore.revision``."""
+        return self._revision
 
     async def get(self, key: str) -> Stored | None:
         """See ``MetadataStore.get``."""
@@ -117,7 +127,11 @@ class SqliteStore:
             try:
                 self._check_coordinator_epoch()
                 holds = self._write(compares, puts, deletes)
+                is_changed = holds and bool(puts or deletes)
+                if is_changed:
+                    db.execute("UPDATE revision SET value = value + 1")
                 db.execute("COMMIT" if holds else "ROLLBACK")
+                self._revision += is_changed
             finally:
                 if db.in_transaction:
                     db.execute("ROLLBACK")

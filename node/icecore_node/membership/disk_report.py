@@ -9,6 +9,7 @@ one synced write of the folder every two seconds, whatever the load.
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 from icecore.errors import IcecoreError
@@ -81,7 +82,9 @@ class DiskReport:
         if self._heartbeats % HEARTBEATS_PER_REPORT != 1:
             return
         try:
-            heartbeat.disk_counter = await self._executor.run_first(self._folder.raise_disk_counter)
+            heartbeat.disk_counter = await self._executor.run_first(
+                partial(self._folder.raise_disk_counter, heartbeat.metadata_revision)
+            )
         except IcecoreError as error:
             event(_log, logging.WARNING, "disk_counter_kept", error=error)
         for segment_id, replica in self._suspects().items():

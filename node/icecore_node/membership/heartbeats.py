@@ -9,7 +9,14 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from icecore.errors import IcecoreError, NotCoordinatorError, SupersededError, WrongClusterError
+from icecore.errors import (
+    FencedError,
+    IcecoreError,
+    NotCoordinatorError,
+    SupersededError,
+    WrongClusterError,
+)
+from icecore.model import CoordinatorEpoch
 from icecore.process.log import event
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
@@ -63,6 +70,8 @@ class Heartbeats:
         """Whether the coordinator has answered on the stream that is open now."""
         self.was_heard = False
         """Whether the coordinator ever answered a heartbeat: then our incarnation counted."""
+        self._why_wrong = ""
+        """The last refusal of a coordinator that was told."""
         self.may_leave = False
         """Whether the coordinator needs this draining node no longer."""
 
@@ -79,21 +88,39 @@ class Heartbeats:
     async def run(self) -> None:
         """Keep a heartbeat stream open until cancelled.
 
-        Raises SupersededError when another incarnation of this node counts, and
-        WrongClusterError: the process must end.
+        Raises:
+            SupersededError: Another incarnation of this node counts: the process must end.
+            WrongClusterError: The first coordinator that was found is another cluster's.
         """
         while True:
             stream = self._coordinator.open_heartbeats()
             try:
                 await self._converse(stream)
-            except (SupersededError, WrongClusterError):
+            except SupersededError:
                 raise
             except IcecoreError as error:
-                event(_log, logging.INFO, "heartbeats_broken", error=error)
+                self._note_broken(error)
                 self._coordinator.next_address()
             finally:
                 stream.cancel()
             await asyncio.sleep(self._context.settings.timing.heartbeat_retry_ms / 1000)
+
+    def _note_broken(self, error: IcecoreError) -> None:
+        """Say why the stream broke.
+
+        A node that has heard its own coordinator goes on serving, whatever speaks at that address
+        now: neither another cluster's coordinator nor an older copy may order anything (R98).
+
+        Raises WrongClusterError when no coordinator was heard before.
+        """
+        if isinstance(error, WrongClusterError) and not self.was_heard:
+            raise error
+        is_wrong = isinstance(error, WrongClusterError | FencedError)
+        is_new, self._why_wrong = error.message != self._why_wrong, error.message
+        if is_wrong and is_new:
+            event(_log, logging.CRITICAL, "wrong_coordinator", error=error)
+        elif not is_wrong:
+            event(_log, logging.INFO, "heartbeats_broken", error=error)
 
     async def _converse(self, stream: ClientStream) -> None:
         self._news.begin(self._standing())
@@ -110,6 +137,9 @@ class Heartbeats:
                         f"coordinator epoch {update.coordinator_epoch} is older than {highest}; "
                         "if no newer coordinator runs: icecore-node reset-coordinator-epoch"
                     )
+                self._context.identity.check_revision(
+                    CoordinatorEpoch(update.coordinator_epoch), update.metadata_revision
+                )
                 self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave
                 self._lease.renew(update.sequence)
@@ -162,6 +192,7 @@ class Heartbeats:
             wall_clock_ms=context.clock.now_ms(),
             read_only=self._news.read_only,
             crowded_segment_ids=self._news.crowded,
+            metadata_revision=context.identity.metadata_revision,
             disks=[
                 common_pb2.DiskUsage(
                     path=each.path,

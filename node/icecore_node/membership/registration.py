@@ -93,6 +93,7 @@ class Registration:
                 segments=inventory,
                 disk_counter=folder.disk_counter,
                 tier_url=context.settings.tier_url,
+                metadata_revision=context.identity.metadata_revision,
             )
         )
         if answer.protocol_version < PROTOCOL_VERSION:
@@ -114,6 +115,7 @@ class Registration:
             answer.cluster_id,
             Incarnation(answer.incarnation),
             CoordinatorEpoch(answer.coordinator_epoch),
+            answer.metadata_revision,
         )
         for segment_id in convert.segment_ids(answer.delete_segment_ids):
             self._delete_later(segment_id)

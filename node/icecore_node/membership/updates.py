@@ -53,7 +53,7 @@ class Updates:
     def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
         """Producers' fences, peers, assignments, partitions and delete intents."""
         context = self._context
-        context.identity.hear(CoordinatorEpoch(update.coordinator_epoch))
+        context.identity.hear(CoordinatorEpoch(update.coordinator_epoch), update.metadata_revision)
         for fence in update.producer_fences:  # before we lead anything more (R48)
             context.producer_fences.fence(
                 ProducerId(fence.producer_id), ProducerEpoch(fence.min_epoch)

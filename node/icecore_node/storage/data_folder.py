@@ -140,9 +140,14 @@ class DataFolder:
         heartbeat."""
         self.control.disk.keep_incarnation(incarnation, disk_counter)
 
-    def raise_disk_counter(self) -> int:
-        """Persist the next counter, and return it."""
-        return self.control.disk.raise_disk_counter()
+    @property
+    def metadata_revision(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self.control.disk.metadata_revision
+
+    def raise_disk_counter(self, metadata_revision: int) -> int:
+        """Persist the next counter and the revision heard of, and return the counter."""
+        return self.control.disk.raise_disk_counter(metadata_revision)
 
     def close(self) -> None:
         """Release index, control store and lock. Close the store first."""

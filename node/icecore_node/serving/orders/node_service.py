@@ -93,7 +93,8 @@ class NodeService:
                 f"coordinator epoch {coordinator_epoch} is older than {identity.coordinator_epoch}",
                 coordinator_epoch=identity.coordinator_epoch,
             )
-        identity.hear(coordinator_epoch)
+        identity.check_revision(coordinator_epoch, request.metadata_revision)
+        identity.hear(coordinator_epoch, request.metadata_revision)
 
     async def fence(self, body: Received, _: CallContext) -> bytes:
         """Stop appends below the new epochs; answer with the durable ends after that."""

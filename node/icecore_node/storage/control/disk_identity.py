@@ -57,10 +57,16 @@ class DiskIdentity:
         heartbeat."""
         self._database.put(incarnation=incarnation, disk_counter=disk_counter)
 
-    def raise_disk_counter(self) -> int:
-        """Persist the next counter; a copy of this disk that was made before has a lower one."""
+    @property
+    def metadata_revision(self) -> int:
+        """The last one persisted, 0 when none."""
+        return self._database.get_number("metadata_revision")
+
+    def raise_disk_counter(self, metadata_revision: int) -> int:
+        """Persist the next counter; a copy of this disk that was made before has a lower one. The
+        revision of the metadata store that the node heard of is persisted with it (R98)."""
         counter = self.disk_counter + 1
-        self._database.put(disk_counter=counter)
+        self._database.put(disk_counter=counter, metadata_revision=metadata_revision)
         return counter
 
 

@@ -39,7 +39,8 @@ class Node:
             cast(Any, self), cast(Any, self), self.table, self.changed, DiskLimits(90.0, 95.0, 0)
         )
 
-    def raise_disk_counter(self) -> int:
+    def raise_disk_counter(self, metadata_revision: int) -> int:
+        self.metadata_revision = metadata_revision
         if self.error is not None:
             raise self.error
         self.disk_counter += 1

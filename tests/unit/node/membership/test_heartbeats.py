@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import NotCoordinatorError
+from icecore.errors import FencedError, NotCoordinatorError, WrongClusterError
+from icecore.model import CoordinatorEpoch
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
 from icecore_node.identity.lease import Lease
@@ -141,3 +142,23 @@ async def test_a_coordinator_that_was_replaced_is_left() -> None:
         with pytest.raises(NotCoordinatorError):
             await asyncio.wait_for(heartbeats._converse(cast(Any, Stream(*answers))), 30)
         assert (heartbeats.was_heard, heartbeats.is_connected) == (was_heard, False)
+
+
+async def test_who_heard_its_coordinator_leaves_older_and_foreign_ones_and_serves_on() -> None:
+    heartbeats = heartbeats_of(Disk())
+    heartbeats._context.identity.hear(CoordinatorEpoch(TOKEN), 50)
+    good = pb.HeartbeatResponse(coordinator_epoch=TOKEN, sequence=1, metadata_revision=60)
+    older = pb.HeartbeatResponse(coordinator_epoch=TOKEN + 1, sequence=1, metadata_revision=59)
+    taken: list[int] = []
+    heartbeats._on_update = lambda update: taken.append(update.metadata_revision)
+    heartbeats._context.identity.hear(CoordinatorEpoch(TOKEN), 60)
+    with pytest.raises(FencedError, match="older copy"):
+        await asyncio.wait_for(heartbeats._converse(cast(Any, Stream(good, older))), 30)
+    assert taken == [60]
+    heartbeats._note_broken(WrongClusterError("this is cluster 2, not 1"))
+    heartbeats._note_broken(FencedError("an older copy"))
+
+
+def test_a_node_that_never_heard_its_coordinator_ends_at_a_foreign_one() -> None:
+    with pytest.raises(WrongClusterError):
+        heartbeats_of(Disk())._note_broken(WrongClusterError("this is cluster 2, not 1"))

@@ -54,7 +54,8 @@ class Folder:
         self.done.append(f"incarnation {incarnation} counter {disk_counter}")
         self.incarnation, self.disk_counter = incarnation, disk_counter
 
-    def raise_disk_counter(self) -> int:
+    def raise_disk_counter(self, metadata_revision: int) -> int:
+        self.metadata_revision = metadata_revision
         self.disk_counter += 1
         return self.disk_counter
 

@@ -1,0 +1,90 @@
+"""A coordinator whose metadata are older than a node's news ends before it tells the node anything
+(R98)."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.services.coordinator_service import CoordinatorService
+from tests.support.cluster_states import started
+
+CALL = cast(Any, None)
+REVISION = 100
+
+
+class Ports:
+    """Everything that the service calls before it answers; nothing of it may be reached."""
+
+    def __init__(self) -> None:
+        self.state = started()
+        self.state.metadata_revision = REVISION
+        self.ended: list[IcecoreError] = []
+        self.connected = 0
+
+    @property
+    def ledger(self) -> Any:
+        return SimpleNamespace(state=self.state, end=self.ended.append)
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+    async def register(self, *_: object) -> Any:
+        raise AssertionError("nobody registers with it")
+
+    async def connect(self, *_: object) -> Any:
+        self.connected += 1
+        raise UnavailableError("enough was seen")
+
+
+def service(ports: Ports) -> CoordinatorService:
+    nothing = cast(Any, None)
+    return CoordinatorService(
+        cast(Any, ports),
+        admission=cast(Any, ports),
+        sessions=nothing,
+        broken=nothing,
+        pushes=nothing,
+        sealing=nothing,
+        naming=nothing,
+        tiered=nothing,
+    )
+
+
+class Stream:
+    def __init__(self, request: pb.HeartbeatRequest) -> None:
+        self._body = request.SerializeToString()
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+async def test_it_ends_when_a_node_that_registers_heard_of_more() -> None:
+    ports = Ports()
+    body = pb.RegisterRequest(node_id=2, metadata_revision=REVISION + 1).SerializeToString()
+    with pytest.raises(
+        UnavailableError, match="older copy: it has revision 100, node 2 heard of 101"
+    ):
+        await service(ports).register(body, CALL)
+    assert len(ports.ended) == 1
+
+
+@pytest.mark.parametrize(("heard", "ends"), [(0, False), (REVISION, False), (REVISION + 1, True)])
+async def test_it_ends_at_the_first_heartbeat(heard: int, ends: bool) -> None:
+    ports = Ports()
+    request = pb.HeartbeatRequest(
+        cluster_id=ports.state.cluster_id, node_id=2, incarnation=9, metadata_revision=heard
+    )
+    with pytest.raises(UnavailableError):
+        await service(ports).heartbeat(cast(Any, Stream(request)), CALL)
+    assert (len(ports.ended), ports.connected) == (int(ends), int(not ends))
+
+
+async def test_a_number_that_no_store_can_have_ends_nobody() -> None:
+    ports = Ports()
+    body = pb.RegisterRequest(node_id=2, metadata_revision=1 << 60).SerializeToString()
+    with pytest.raises(InvalidRequestError, match="no metadata store has revision"):
+        await service(ports).register(body, CALL)
+    assert not ports.ended
