@@ -190,7 +190,7 @@ class World:
         self._older: list[SimProcess] = []
         """Coordinators that another one took over from."""
         self._skews: dict[str, Skew] = {}
-        self._metadata = shells.metadata_database()
+        self.metadata = shells.metadata_database()
         self._lives: dict[str, int] = {}
         self._wanted: set[str] = set()
         """Names of the processes that are restarted when they end by themselves."""
@@ -314,7 +314,7 @@ class World:
     async def _coordinator(self, process: SimProcess) -> None:
         rng = random.Random(f"{process} store {self.seed}")
         coordinator = shells.make_coordinator(
-            store=SimMetadataStore(SqliteStore(self._metadata), process, rng, self.store_faults),
+            store=SimMetadataStore(SqliteStore(self.metadata), process, rng, self.store_faults),
             clock=self._clock(process.name),
             rng=SimRng(f"{process} {self.seed}"),
             net=SimNet(self.network, process),

@@ -10,10 +10,12 @@ from icecore_coordinator.decisions.node_changes import Registration, register
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.reported_state import ReportedState
+from icecore_coordinator.services import coordinator_service
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.work import admission
+from icecore_node.context import Identity
 from icecore_node.membership.registration import Gate
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
@@ -83,3 +85,13 @@ def watermarks_forgotten() -> Mistake:
             slot.high_watermarks.clear()
 
     return patch(ReportedState, "load", forget)
+
+
+@contextmanager
+def metadata_may_go_back() -> Iterator[None]:
+    """R98: neither nodes nor the coordinator compare revisions of the metadata store."""
+    with (
+        patch(Identity, "check_revision", lambda *_: None),
+        patch(coordinator_service, "check_heard_revision", lambda *_: None),
+    ):
+        yield

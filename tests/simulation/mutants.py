@@ -93,6 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(registry.log_may_go_back, "log_restored"),
     Mutant(registry.lost_answer_is_refusal, "swarm", first=347, is_rare=True),
     Mutant(registry.watermarks_forgotten, "young_snapshot"),
+    Mutant(registry.metadata_may_go_back, "older_metadata"),
     Mutant(storage.ack_before_sync, "blackout"),
     Mutant(storage.index_before_data, "torn_creation"),
     Mutant(storage.no_folder_sync, "blackout"),

@@ -25,6 +25,7 @@ from tests.simulation import (
     directed_engines,
     directed_late,
     directed_lookups,
+    directed_metadata,
     directed_overlap,
     directed_poison,
     directed_registry,
@@ -220,6 +221,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_starts.PLANS,
     **directed_surplus.PLANS,
     **directed_lookups.PLANS,
+    **directed_metadata.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

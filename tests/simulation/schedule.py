@@ -12,6 +12,7 @@ from tests.simulation import (
     directed_disks,
     directed_late,
     directed_lookups,
+    directed_metadata,
     directed_overlap,
     directed_poison,
     directed_registry,
@@ -60,6 +61,7 @@ COMPOSED = (
     *directed_shortage.KINDS,
     *directed_starts.KINDS,
     *directed_surplus.KINDS,
+    *directed_metadata.KINDS,
 )
 ALONE = faults_store.KINDS
 """Drawn by themselves, where nodes have an object store."""

@@ -1,0 +1,53 @@
+"""A staged world of metadata that go back: the coordinator starts on a copy of its store (R98).
+
+The copy is some seconds old; segments were sealed and opened since, and records acknowledged in
+them. A person stops it and puts the newest store back, as the message of its end says.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from icecore.model import Acks
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase
+from tests.simulation.cluster import COORDINATOR
+from tests.simulation.directed import plan, roles, until
+from tests.simulation.faults import Fault, Kind, Scene
+from tests.simulation.plan import Plan
+
+LEAST_NEW = 3
+"""Segments that were given out after the copy was made."""
+OLD_S = 4.0
+"""The old store is in use for so long, by one coordinator after the other."""
+
+
+def older_metadata_plan(seed: int) -> Plan:
+    """Segments are full now and then."""
+    calm = plan("older_metadata", acks=(Acks.ALL,))
+    return replace(calm, knobs=replace(calm.knobs, segment_bytes=16 << 10))
+
+
+async def older_metadata(scene: Scene, fault: Fault) -> None:
+    """All nodes live on; one of them starts again while the old store is in use."""
+    world = scene.world
+    _, (second, _) = await roles(world)
+    copy = SqliteDatabase(":memory:")
+    world.metadata.connection.backup(copy.connection)
+    newest = max(world.shells[COORDINATOR].ledger.state.segments)
+    await until(lambda: max(world.shells[COORDINATOR].ledger.state.segments) >= newest + LEAST_NEW)
+    world.kill(COORDINATOR, kind="")
+    world.metadata, kept = copy, world.metadata
+    world.count_fault("older_metadata")
+    world.start(COORDINATOR)
+    await asyncio.sleep(OLD_S / 2)
+    world.kill(second)
+    world.start(second)
+    await asyncio.sleep(OLD_S / 2)
+    world.kill(COORDINATOR, kind="")
+    world.metadata = kept
+    world.start(COORDINATOR)
+    await asyncio.sleep(1.0)
+
+
+PLANS: dict[str, Callable[[int], Plan]] = {"older_metadata": older_metadata_plan}
+KINDS = (Kind("older_metadata", older_metadata),)
