@@ -109,7 +109,7 @@ class Identity:
         self.metadata_revision = max(self.metadata_revision, metadata_revision)
 
     def check_revision(self, coordinator_epoch: CoordinatorEpoch, metadata_revision: int) -> None:
-        """Compare the metadata of a coordinator with those of the coordinators before it (R98). Its
+        """Compare the metadata of a coordinator with those of the coordinators before it (R94). Its
         own messages may cross, so it is not compared with itself; 0 = it does not say.
 
         Raises:

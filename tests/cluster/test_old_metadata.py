@@ -1,4 +1,4 @@
-"""A coordinator on an older copy of its metadata, or on none, takes nothing away (R98).
+"""A coordinator on an older copy of its metadata, or on none, takes nothing away (R94).
 
 The copy is made while everything runs; then topics, segments and records come that it does not know
 of. Whoever starts it by mistake loses nothing: it ends, and the nodes serve on.

@@ -1,4 +1,4 @@
-"""A staged world of metadata that go back: the coordinator starts on a copy of its store (R98).
+"""A staged world of metadata that go back: the coordinator starts on a copy of its store (R94).
 
 The copy is some seconds old; segments were sealed and opened since, and records acknowledged in
 them. A person stops it and puts the newest store back, as the message of its end says.

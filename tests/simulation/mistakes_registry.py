@@ -89,7 +89,7 @@ def watermarks_forgotten() -> Mistake:
 
 @contextmanager
 def metadata_may_go_back() -> Iterator[None]:
-    """R98: neither nodes nor the coordinator compare revisions of the metadata store."""
+    """R94: neither nodes nor the coordinator compare revisions of the metadata store."""
     with (
         patch(Identity, "check_revision", lambda *_: None),
         patch(coordinator_service, "check_heard_revision", lambda *_: None),

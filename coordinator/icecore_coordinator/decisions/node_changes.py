@@ -158,7 +158,7 @@ def check_number(name: str, told: int, known: int) -> None:
 
 
 def check_heard_revision(state: ClusterState, node_id: NodeId, heard: int) -> None:
-    """Compare the metadata with the newest that a node heard of (R98).
+    """Compare the metadata with the newest that a node heard of (R94).
 
     Raises:
         UnavailableError: The node heard of a later state of this cluster's metadata. This

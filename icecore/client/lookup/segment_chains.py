@@ -1,14 +1,17 @@
 """The segments of a topic's partitions as a look-up needs them, kept from one question to the next.
 
 What is sealed does not change, so only the newest segments are asked for again, at most once a
-second. A leader whose segment was sealed since says so, and whoever asked it asks here again: a
-record that was acknowledged before a question is missed only where a leader that was replaced
-within that second has not heard of it, and the answer says how far it looked. Copies may move, and
-retention deletes segments; who finds a segment elsewhere asks for all of them again.
+second. Of sealed ones only a merge makes others: what is new replaces all that it overlaps, and a
+chain that has a hole then is asked for as a whole. A leader whose segment was sealed since says so,
+and whoever asked it asks here again: a record that was acknowledged before a question is missed
+only where a leader that was replaced within that second has not heard of it, and the answer says
+how far it looked. Copies may move, and retention deletes segments; who finds a segment elsewhere
+asks for all of them again.
 """
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from icecore.client.cluster.connection import Connection, all_of
@@ -95,6 +98,7 @@ class SegmentChains:
             self._newest_ms |= dict.fromkeys(some, asked_ms - answer.age_ms)
 
         await all_of(ask(from_offset, some) for from_offset, some in wanted.items())
+        starts = {each: self._start(each) for some in wanted.values() for each in some}
         for partition in [each for some in wanted.values() for each in some]:
             self._asked_ms[partition] = now_ms
             known = {} if is_whole else self._chains.get(partition, {})
@@ -106,13 +110,43 @@ class SegmentChains:
             if segment.topic_id != topic_id:
                 raise topic_recreated(self._topic, topic_id, segment.topic_id)
             chain = self._chains.setdefault(segment.partition, {})
+            for number in [n for n, each in chain.items() if _overlap(each, segment)]:
+                del chain[number]
             chain[-1 - segment.base_offset if is_gap(segment) else segment.segment_id] = segment
+        holed = [
+            each
+            for each, start in starts.items()
+            if self._start(each) > start or _has_hole(self.of(each))
+        ]
+        if holed and not is_whole:
+            await self.refresh(topic_id, holed, is_whole=True, timeout_s=timeout_s)
+
+    def _start(self, partition: int) -> int:
+        """From which offset on the partition is known, sealed; 0 when it is not."""
+        known = (each for each in self.of(partition) if each.state is SegmentState.SEALED)
+        return next((each.base_offset for each in known), 0)
 
     def _open_offset(self, partition: int) -> int:
         """From which offset on the partition may have changed."""
         chain = self._chains.get(partition, {})
         sealed = [each for each in chain.values() if each.state is SegmentState.SEALED]
         return 0 if _has_gap(chain) else max((each.end_offset for each in sealed), default=0)
+
+
+def _overlap(one: Segment, other: Segment) -> bool:
+    """Return whether two segments of a partition have an offset in common; -1 is an open end, and
+    what is only prepared has none."""
+    if SegmentState.PREPARED in (one.state, other.state):
+        return one.segment_id == other.segment_id
+    return (one.end_offset < 0 or other.base_offset < one.end_offset) and (
+        other.end_offset < 0 or one.base_offset < other.end_offset
+    )
+
+
+def _has_hole(chain: Sequence[Segment]) -> bool:
+    """Return whether offsets between two segments are in none: a search would step over them."""
+    opened = [each for each in chain if each.state is not SegmentState.PREPARED]
+    return any(each.end_offset != after.base_offset for each, after in pairwise(opened))
 
 
 def _has_gap(chain: dict[int, Segment]) -> bool:

@@ -109,7 +109,7 @@ class Heartbeats:
         """Say why the stream broke.
 
         A node that has heard its own coordinator goes on serving, whatever speaks at that address
-        now: neither another cluster's coordinator nor an older copy may order anything (R98).
+        now: neither another cluster's coordinator nor an older copy may order anything (R94).
 
         Raises WrongClusterError when no coordinator was heard before.
         """

@@ -1,4 +1,4 @@
-"""A coordinator that works on older metadata than the ones before it is found out (R98)."""
+"""A coordinator that works on older metadata than the ones before it is found out (R94)."""
 
 import pytest
 

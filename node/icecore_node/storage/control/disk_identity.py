@@ -64,7 +64,7 @@ class DiskIdentity:
 
     def raise_disk_counter(self, metadata_revision: int) -> int:
         """Persist the next counter; a copy of this disk that was made before has a lower one. The
-        revision of the metadata store that the node heard of is persisted with it (R98)."""
+        revision of the metadata store that the node heard of is persisted with it (R94)."""
         counter = self.disk_counter + 1
         self._database.put(disk_counter=counter, metadata_revision=metadata_revision)
         return counter

@@ -1,5 +1,5 @@
 """A coordinator whose metadata are older than a node's news ends before it tells the node anything
-(R98)."""
+(R94)."""
 
 from types import SimpleNamespace
 from typing import Any, cast
