@@ -40,11 +40,11 @@ $(STAMP): pyproject.toml
 proto: setup ## generate icecore/v1 from proto/icecore/v1
 	$(PY) scripts/generate_protos.py
 
-contract: setup ## write docs/ERRORS.md and docs/format_vectors.json from the code
+contract: setup ## write docs/reference/errors.md and docs/reference/format_vectors.json from the code
 	$(PY) scripts/generate_format_vectors.py
 	$(PY) scripts/generate_errors.py
 
-references: setup ## generate docs/SETTINGS.md, COMMAND_REFERENCE.md, METRICS.md, PERFORMANCE.md
+references: setup ## generate docs/performance.md, and of docs/reference settings.md, commands.md, metrics.md
 	$(PY) scripts/generate_references.py
 	$(PY) scripts/generate_performance.py
 

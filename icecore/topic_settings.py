@@ -3,7 +3,7 @@
 A new setting is a row of ``TopicSettings``, its name in ``TopicFields``, a field of the value that
 holds it, all in this file, and a field of the same name in the messages of ``proto/``. Checks,
 options of ``icecore topic create`` and ``alter``, the cluster's ``topic_defaults``, conversions and
-the table in ``docs/SETTINGS.md`` follow from the row.
+the table in ``docs/reference/settings.md`` follow from the row.
 
 A setting that is not said is None here, and absent in a message.
 """

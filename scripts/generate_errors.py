@@ -1,4 +1,4 @@
-"""Write `docs/ERRORS.md` from `icecore/errors.py`, or check that what is committed is fresh.
+"""Write `docs/reference/errors.md` from `icecore/errors.py`, or check that it is fresh.
 
 The keys of the metadata are found where errors are made: keyword arguments of their constructors
 in production code.
@@ -15,7 +15,7 @@ from icecore.errors import IcecoreError
 from icecore.rpc.statuses import status_of
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "docs" / "ERRORS.md"
+TARGET = ROOT / "docs/reference/errors.md"
 FOLDERS = ("icecore", "replication", "node", "coordinator")
 HEAD = """\
 # Errors
@@ -60,7 +60,7 @@ def metadata_keys() -> dict[str, set[str]]:
 
 
 def document() -> str:
-    """All of docs/ERRORS.md."""
+    """All of docs/reference/errors.md."""
     keys, lines = metadata_keys(), []
     for each in classes():
         code = status_of(each())[0].name

@@ -1,7 +1,7 @@
-"""Write `docs/format_vectors.json` from the real codec, or check that what is committed is fresh.
+"""Write `docs/reference/format_vectors.json` from the real codec, or check that it is fresh.
 
-docs/FORMAT.md says what the bytes are; the vectors are examples of all of it for authors of codecs
-in other languages. Numbers of 64 bits that a float cannot hold are strings of digits.
+docs/reference/formats.md says what the bytes are; the vectors are examples of all of it for authors
+of codecs in other languages. Numbers of 64 bits that a float cannot hold are strings of digits.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.segment_engine.segment_header import encode_file_header
 from icecore_replication.digest import LEAF_BYTES, FullDigest
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "format_vectors.json"
+TARGET = Path(__file__).resolve().parent.parent / "docs/reference/format_vectors.json"
 TIMES = [1_700_000_000_000, 1_699_999_999_999, 1_700_000_000_001]
 COLUMNS: dict[str, Any] = {
     "values": [b"one", None, b""],
@@ -119,7 +119,7 @@ def vectors() -> dict[str, Any]:
     keys = [b"", b"k1", b"customer-17", bytes(range(32)), bytes(range(200))]
     identity = SegmentIdentity(**IDS, **SEGMENT, generation=0)
     return {
-        "format": "icecore batch 1; see FORMAT.md",
+        "format": "icecore batch 1; see docs/reference/formats.md",
         "crc32c": [{"bytes": b.hex(), "crc": crc32c(b)} for b in (b"", b"123456789", bytes(32))],
         "keys": [
             {

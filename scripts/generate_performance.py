@@ -1,4 +1,4 @@
-"""Write `docs/PERFORMANCE.md` from `benchmarks/results/`, or check that what is committed is fresh.
+"""Write `docs/performance.md` from `benchmarks/results/`, or check that what is committed is fresh.
 
 The newest line of each gate counts, of the machine that was measured last: see `gates/page.py`.
 """
@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks are no installed package
 
 from benchmarks.gates.page import document  # noqa: E402
 
-TARGET = ROOT / "docs" / "PERFORMANCE.md"
+TARGET = ROOT / "docs/performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -1,4 +1,4 @@
-"""Generate the references in `docs/` from the code, or check that what is committed is fresh.
+"""Generate the references in `docs/reference/` from the code, or check that they are fresh.
 
 Settings come from their classes, commands from the command line itself, metrics from a node and a
 coordinator that are not started. So none of the three can say what the code does not.
@@ -73,8 +73,8 @@ def _topic_settings() -> list[str]:
         "Keywords of `create_topic` and `alter_topic`, and options of `icecore topic create` and"
         " `alter`. A setting that is not said takes what `topic_defaults` of the coordinator says,"
         " or else the default. Where a change holds in the next segment, `alter` seals the active"
-        " ones at once. [STORAGE.md](STORAGE.md) and [TIERING.md](TIERING.md) say what they"
-        " do together.",
+        " ones at once. [topics](../topics.md) and [tiering](../tiering.md) say what they do"
+        " together.",
         table(head, rows),
     ]
 
@@ -107,7 +107,8 @@ def commands() -> str:
     parts = [
         "# Commands, one by one",
         NOTE,
-        "[COMMANDS.md](COMMANDS.md) says what holds for all: output, exit status, profiles.",
+        "[The contract](commands-contract.md) says what holds for all: output, exit status,"
+        " profiles.",
     ]
     top: Any = get_command(app)
     found = [("", top), *(each for name in COMMANDS for each in walk(name, load(name)))]
@@ -140,7 +141,7 @@ def metrics() -> str:
         "# Metrics",
         NOTE,
         "Nodes and coordinators serve them at `/metrics` of `metrics_listen`, beside `/livez` and"
-        " `/readyz` ([COMMANDS.md](COMMANDS.md#health-of-a-process)).",
+        " `/readyz` ([contract](commands-contract.md#health-of-a-process)).",
     ]
     for title, families in (
         ("a node", node.registry.collect()),
@@ -166,9 +167,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 REFERENCES: Mapping[str, Callable[[], str]] = {
-    "SETTINGS.md": settings,
-    "COMMAND_REFERENCE.md": commands,
-    "METRICS.md": metrics,
+    "settings.md": settings,
+    "commands.md": commands,
+    "metrics.md": metrics,
 }
 
 
@@ -179,13 +180,13 @@ def main() -> None:
     only_check = parser.parse_args().check
     os.environ.update(COLUMNS="80", TERMINAL_WIDTH="80")
     for name, make in REFERENCES.items():
-        path, fresh = ROOT / "docs" / name, make() + "\n"
+        path, fresh = ROOT / "docs/reference" / name, make() + "\n"
         if path.exists() and path.read_text() == fresh:
             continue
         if only_check:
-            sys.exit(f"docs/{name} is stale, run `make references`")
+            sys.exit(f"docs/reference/{name} is stale, run `make references`")
         path.write_text(fresh)
-        print(f"docs/{name} written")
+        print(f"docs/reference/{name} written")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def newest(lines: Sequence[Line]) -> tuple[Line, dict[str, Line]]:
 
 
 def document(lines: Sequence[Line]) -> str:
-    """All of docs/PERFORMANCE.md."""
+    """All of docs/performance.md."""
     machine, found = newest(lines)
     names = [gate.name for group in GROUPS for gate in group.gates]
     rows = "".join(_row(found[name]) for name in names if name in found)

@@ -3,7 +3,7 @@
 Data goes to stdout and nothing else does; notes and progress bars go to stderr, the latter only
 when that is a terminal. JSON is chosen by ``--json`` or when stdout is not a terminal: one object
 with ``schema`` in it, whose fields stay what they are while that number does; a list is in its
-``items``. docs/COMMANDS.md says what there is.
+``items``. docs/reference/commands-contract.md says what there is.
 
 Numbers are printed as they can be pasted: digits without separators. Sizes for people end in KiB,
 MiB …, as they are typed; times are ISO 8601 in UTC.

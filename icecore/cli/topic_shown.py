@@ -1,4 +1,6 @@
-"""How topics are shown: as documents with the fields of docs/COMMANDS.md, or as text and tables.
+"""How topics are shown: as documents, or as text and tables.
+
+The fields of documents are those of docs/reference/commands-contract.md.
 
 A document says what a topic is and where its records are, in the words of the options and of the
 tables. What only servers care about (digests, incarnations, versions) is in no document.

@@ -4,8 +4,8 @@ A node that reads a tiered segment for a client that decodes Parquet itself pass
 instead of making batches of them: it decodes and compresses nothing. The frame is that of a batch
 with the leader flag ROW_GROUP: offsets, the number of records and CRCs as always, no index section,
 and a payload that is a Parquet file with one row group. Its columns are those of the tiered table
-(docs/TIERING.md); append time and schema id are of each record, not of the batch. Nobody stores or
-produces such a batch. Needs the extra ``arrow``.
+(docs/reference/formats.md); append time and schema id are of each record, not of the batch. Nobody
+stores or produces such a batch. Needs the extra ``arrow``.
 """
 
 from collections.abc import Callable, Iterable, Sequence

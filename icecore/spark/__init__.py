@@ -2,7 +2,7 @@
 
 ``spark.read.format("icecore")`` needs no call, because Spark finds the package ``pyspark_icecore``
 by its name; ``read`` here is the shorter way. Needs the extra ``spark``: without it the first name
-that is used says so. docs/SPARK.md says what it offers and promises.
+that is used says so. docs/spark.md says what it offers and promises.
 """
 
 from typing import Any

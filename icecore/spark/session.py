@@ -157,7 +157,7 @@ def read(
         tiered: ``files`` = as above; ``nodes`` = all of it through nodes; ``files-or-nodes`` = so
             when Spark can't reach the store, with a warning.
         tier_url: What Spark calls the prefix of the cluster, where that is not what nodes call it.
-        options: As in docs/SPARK.md; lists and mappings may be given as such.
+        options: As in docs/spark.md; lists and mappings may be given as such.
 
     Raises:
         ConfigurationError, OffsetOutOfRangeError: An option is wrong, or does not fit the topic;

@@ -38,7 +38,7 @@ from icecore.spark.stream import StreamReader
 
 
 class IcecoreDataSource(DataSource):
-    """``spark.read.format("icecore")`` and its like. Options are in docs/SPARK.md."""
+    """``spark.read.format("icecore")`` and its like. Options are in docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:

@@ -179,7 +179,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reasons of errors: in an ErrorInfo or an Error they stand as text, without the prefix. What each of
-    them means is in docs/ERRORS.md; one that is not known is to be taken as INTERNAL.
+    them means is in docs/reference/errors.md; one that is not known is to be taken as INTERNAL.
     """
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0

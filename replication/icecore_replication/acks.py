@@ -2,7 +2,7 @@
 
 A part of ``LeaderCore``. A request waits until its batch is durable where its own acks level wants
 it; a resent duplicate waits the same way for the batch that is in the log already. Rules R2, R3 and
-R22 of docs/PROTOCOL.md.
+R22 of docs/design/protocol.md.
 """
 
 from collections import deque

@@ -2,7 +2,7 @@
 
 What a leader sends must be such a run before a follower looks where it continues its own log
 (``follower.py``). Headers only: CRCs of bodies are the shell's to compare. Rule R10 of
-docs/PROTOCOL.md.
+docs/design/protocol.md.
 """
 
 from collections.abc import Iterable

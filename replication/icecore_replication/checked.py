@@ -4,7 +4,7 @@ The checks cost as much as a step, so production makes them after each so many. 
 that: ends, versions and seals never go back, so a step that broke this shows at the next look as
 well, and a core that is inconsistent in itself rarely heals. A violation is a bug or a broken
 machine. What the core asks for then must not be done, nor what it would ask for later: its process
-has to end, and recovery (R35 of docs/PROTOCOL.md) settles the segment from what is on disks.
+has to end, and recovery (R35 of docs/design/protocol.md) settles the segment from what is on disks.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 A part of ``LeaderCore``; it owns the committed set, the change in flight, and what is known of each
 follower (``progress.py``). It decides *when* to propose a change; what a change means until it is
 answered is in ``isr.py``. The maximal set always covers what may be stored. Rules R4, R5, R7, R8
-and R14-R18 of docs/PROTOCOL.md.
+and R14-R18 of docs/design/protocol.md.
 """
 
 from typing import Final

@@ -4,7 +4,7 @@ effects of the core.
 ``check_state`` looks at one core, ``check_step`` at a core before and after a step. Every core is
 stepped by a ``Checked`` (``checked.py``), which calls the two. It does so after each step in unit
 tests and simulation, and after a set number of steps in production. The others look at all replicas
-of a segment together; only tests can. Numbers I… are those of docs/PROTOCOL.md.
+of a segment together; only tests can. Numbers I… are those of docs/design/protocol.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

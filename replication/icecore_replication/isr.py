@@ -3,7 +3,7 @@
 The leader proposes, the coordinator compares and sets on the segment's version. Between proposal
 and answer both sets may be the stored one, so acks and high watermark wait for their union, the
 *maximal* set. ``accept_isr_change`` is the coordinator's whole decision; the rest is the leader's.
-Rules R14-R19 of docs/PROTOCOL.md.
+Rules R14-R19 of docs/design/protocol.md.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 A part of ``LeaderCore``. The bytes are the shell's; here a batch is its offsets and its length. A
 leader begins on an empty log, so all that is in the segment went through here. Rules R1, R25 and
-R51 of docs/PROTOCOL.md.
+R51 of docs/design/protocol.md.
 """
 
 from collections import deque

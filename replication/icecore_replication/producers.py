@@ -8,7 +8,7 @@ replicas.
 
 How many batches of a producer are remembered is pinned in the snapshot a segment starts with, so
 that all of its replicas count alike, whatever their versions (R72). Rules R20-R24 of
-docs/PROTOCOL.md.
+docs/design/protocol.md.
 """
 
 import hashlib

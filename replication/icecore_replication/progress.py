@@ -2,7 +2,7 @@
 
 A report counts only if it comes from the registered incarnation. The first one of an incarnation,
 and each that attaches, *replaces* what was known; a durable end that went back means that the
-follower lost bytes it had fsynced. Rules R7-R9 of docs/PROTOCOL.md.
+follower lost bytes it had fsynced. Rules R7-R9 of docs/design/protocol.md.
 """
 
 from collections.abc import Mapping, Sequence

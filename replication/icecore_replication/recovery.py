@@ -2,7 +2,7 @@
 
 Pure functions for the coordinator and the model checker. A reply counts only after its node has
 promised the higher epoch durably, so no reply can be outdated by a later append. Rules R30-R33 of
-docs/PROTOCOL.md.
+docs/design/protocol.md.
 """
 
 from collections.abc import Mapping

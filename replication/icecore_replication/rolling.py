@@ -3,7 +3,7 @@
 A part of ``LeaderCore``; it owns the state of the roll (``sealing.py``: the states, and who agrees
 on the bytes). Each method is one thing that happened; what to send comes back. An attempt that was
 given up sets ``given_up``: changes of the in-sync set that had to wait for it may go on. Rules
-R25-R29 of docs/PROTOCOL.md.
+R25-R29 of docs/design/protocol.md.
 
     Idle --start--> Preparing --prepared--> Draining --drained--> Collecting --agree--> Sealing
       ^                 |                      |                      |

@@ -3,7 +3,7 @@
 The leader's message names an end, digests and the members that agreed. Before the coordinator
 stores it, each of them is asked for its own word. A message that nobody stands behind, because it
 was forged, came late or is the work of a broken leader, changes nothing. Rule R64 of
-docs/PROTOCOL.md.
+docs/design/protocol.md.
 """
 
 from collections.abc import Mapping

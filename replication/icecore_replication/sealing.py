@@ -3,7 +3,7 @@
 A roll goes Idle -> Preparing (the successor's files are created; appends go on) -> Draining (no
 offset is given out any more, the in-sync set catches up) -> Collecting (digests) -> Sealing (sent;
 never append again). Up to Collecting the leader may abort and go on appending at the same end.
-Rules R25-R29 of docs/PROTOCOL.md.
+Rules R25-R29 of docs/design/protocol.md.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """How far a write is acknowledged and visible: pure functions of durable ends.
 
 Used by the leader, the model checker and the tests alike. All ends are exclusive offsets.
-Rules R4-R6 of docs/PROTOCOL.md.
+Rules R4-R6 of docs/design/protocol.md.
 """
 
 from collections.abc import Mapping, Sequence

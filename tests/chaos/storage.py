@@ -1,7 +1,7 @@
 """How the topic of a scenario is stored: one of the ways that promise to survive what it does.
 
 Each is drawn with the scenario, and named in its line; what is checked is the same for all of them.
-A log in memory survives one process at a time, all others any number (docs/STORAGE.md). Scenarios
+A log in memory survives one process at a time, all others any number (docs/topics.md). Scenarios
 that damage the files of active segments, fill small disks, or let no error surface have files of
 their own, synced with each append.
 """

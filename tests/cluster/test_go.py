@@ -36,7 +36,7 @@ def go(folder: Path, *command: str) -> None:
         **os.environ,
         "PYTHON": sys.executable,
         "PROTOS": str(ROOT / "proto"),
-        "FORMAT_VECTORS": str(ROOT / "docs" / "format_vectors.json"),
+        "FORMAT_VECTORS": str(ROOT / "docs/reference/format_vectors.json"),
         "GOBIN": str(folder / "bin"),
     }
     done = subprocess.run(

@@ -1,6 +1,6 @@
 """Memory of a node stays within its settings, whatever its followers and consumers do.
 
-The bound is what docs/ARCHITECTURE.md states: the budgets below, plus what a node needs anyway.
+The bound is what docs/reference/limits.md states: the budgets below, plus what a node needs anyway.
 """
 
 import asyncio

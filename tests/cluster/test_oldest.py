@@ -68,7 +68,7 @@ def bounds() -> dict[str, str]:
 def test_documents_name_the_bounds() -> None:
     found = bounds()
     assert all(re.fullmatch(r"[0-9.]+", version) for version in found.values()), found
-    text = (ROOT / "docs/COMPATIBILITY.md").read_text()
+    text = (ROOT / "docs/operate/upgrade.md").read_text()
     for name in ("protobuf", "grpcio"):
         assert f"`{name}` {found[name]}" in text
 

@@ -164,7 +164,7 @@ def test_sdist_can_build_test_and_run_the_demo(tmp_path: Path) -> None:
     with tarfile.open(built) as archive:
         archive.extractall(tmp_path, filter="data")
     (unpacked,) = (each for each in tmp_path.iterdir() if each.is_dir())
-    tracked = ["Makefile", "README.md", "docs/FORMAT.md", "examples/flights_demo.py"]
+    tracked = ["Makefile", "README.md", "docs/reference/formats.md", "examples/flights_demo.py"]
     if (ROOT / ".git").exists():  # else this is an sdist that was unpacked
         command = ["git", "ls-files"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)

@@ -1,7 +1,7 @@
-"""docs/FORMAT.md is enough: a codec written from it agrees with its vectors and with ours.
+"""docs/reference/formats.md is enough: a codec made from it agrees with its vectors and with ours.
 
 ``tests/support/format_codec.py`` is that codec. The vectors are those of
-``docs/format_vectors.json``, whose freshness is checked here, too.
+``docs/reference/format_vectors.json``, whose freshness is checked here, too.
 """
 
 import ast
@@ -19,7 +19,7 @@ from icecore.codec import batch, record
 from tests.support import format_codec as stranger
 
 ROOT = Path(__file__).resolve().parents[2]
-VECTORS = json.loads((ROOT / "docs" / "format_vectors.json").read_text())
+VECTORS = json.loads((ROOT / "docs/reference/format_vectors.json").read_text())
 BATCHES = [*VECTORS["batches"], *VECTORS["segment"]["batches"]]
 
 

@@ -4,7 +4,7 @@ Each function looks at a world and yields the worlds that may follow, with the n
 that it happens to. Whether a step is allowed and what it leads to is decided by the functions in
 ``rules.py``, which are production's. Steps may come in any order or never: that is the network, the
 scheduler and every timeout; crashes are in ``faults.py``. Rule numbers R… are those of
-docs/PROTOCOL.md.
+docs/design/protocol.md.
 """
 
 from itertools import combinations

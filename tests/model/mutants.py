@@ -2,7 +2,7 @@
 
 A model that finds nothing proves little until it is seen to find something: each mutant must be
 killed. Every mutant replaces one decision function or switches off one guard of ``rules.Rules``.
-The numbers R… are those of the rules in docs/PROTOCOL.md that are broken.
+The numbers R… are those of the rules in docs/design/protocol.md that are broken.
 """
 
 from collections.abc import Mapping, Sequence

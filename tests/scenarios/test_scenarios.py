@@ -7,7 +7,7 @@ import pytest
 
 from tests.scenarios.runner import FOLDER, VOCABULARIES, check, read, stories
 
-PROTOCOL = FOLDER.parent.parent / "docs" / "PROTOCOL.md"
+PROTOCOL = FOLDER.parent.parent / "docs/design/protocol.md"
 TITLE = re.compile(r"(?:(?P<rules>R\d+(?:, R\d+)*)|Placement|Group commit): [A-Z].*\.")
 LINES_MAX = 80
 """Lines that fit on a screen. Split a longer scenario in two."""

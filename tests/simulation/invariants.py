@@ -1,7 +1,7 @@
 """Invariants that only somebody can check who sees every process at once.
 
 Looked at from outside, at the moment something happens, like ``marks``: no event is added, no
-chance drawn. Numbers I… are those of docs/PROTOCOL.md. What breaks an invariant need not do harm
+chance drawn. Numbers I… are those of docs/design/protocol.md. A broken invariant need not do harm
 in the same world: a promise that was not stored only matters if the node dies in the next moment.
 """
 

@@ -1,7 +1,7 @@
 """Seeded mistakes in the protocol: each puts one into production's code while its block is open.
 
 Functions are replaced where they are used. What a mistake breaks is named by its rule in
-docs/PROTOCOL.md; ``mutants`` says which world shows it.
+docs/design/protocol.md; ``mutants`` says which world shows it.
 """
 
 import asyncio

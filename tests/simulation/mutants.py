@@ -2,7 +2,7 @@
 
 ``python -m tests.simulation.mutants [NAME...]`` runs worlds with each until one finds a problem. A
 mutant that survives fails the run: the simulator can't see that part, or a second guard makes the
-first needless; then that is written down in docs/TESTING.md and the mutant breaks both.
+first needless; then that is written down in tests/simulation/README.md and the mutant breaks both.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/SPARK.md run as they stand, one after the other."""
+"""The Python blocks of docs/spark.md run as they stand, one after the other."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def test_blocks_run(
             key = b"N14228" if number % 3 else b"N2"
             producer.send("flights", json.dumps(flight).encode(), key=key, tags=tags)
     monkeypatch.setattr(icecore.spark, "session", lambda _: spark)
-    blocks = BLOCK.findall((ROOT / "docs" / "SPARK.md").read_text())
+    blocks = BLOCK.findall((ROOT / "docs/spark.md").read_text())
     assert len(blocks) >= 8
     names: dict[str, object] = {}
     for block in blocks:

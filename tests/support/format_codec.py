@@ -1,4 +1,4 @@
-"""A codec of batches as a stranger would write it: from docs/FORMAT.md, with nothing of ours.
+"""A codec of batches as a stranger would write it: from docs/reference/formats.md alone.
 
 It imports no package of the project, and neither its CRC nor its hash: both are written out here,
 so that the document is what is tested. Slow, and strict where the document says that a reader

@@ -23,7 +23,7 @@ def main(bootstrap: str, folder: Path, records: str) -> None:
             "spark.driver.memory": "512m",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
-            "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",  # docs/SPARK.md
+            "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",  # docs/spark.md
         },
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -43,6 +43,9 @@ _COMMAND = re.compile(r"(?:^|[\s/$`(])(icecore(?:-node|-coordinator)?) +([^\n`|<
 _IDENTIFIER = re.compile(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)`")
 _TESTS = re.compile(r"\b(unit|conformance|cluster) ((?:`\w+`(?:, )?)+)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_METRIC = re.compile(r"\bicecore_[a-z_]+(?![\w./*])")
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -116,6 +119,31 @@ def _folders_of_paths(section: str) -> list[str]:
 
 def _is_below(path: str, folder: str) -> bool:
     return f"/{folder.strip('/')}/" in f"/{path}"
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def without_links(text: str) -> str:
+    """The text without the targets of its links, for ``broken_links`` looks at those."""
+    return _LINK.sub("]", text)
+
+
+def broken_links(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, target) of links of a document that lead to no file, or to no heading of it."""
+    for match in _LINK.finditer(text):
+        name, _, anchor = match[1].partition("#")
+        if re.match(r"[a-z]+:", name):
+            continue
+        found = (ROOT / path).parent / name if name else ROOT / path
+        if not found.exists() or (anchor and anchor not in _anchors(found.read_text())):
+            yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def _anchors(text: str) -> set[str]:
+    """As a reader of Markdown makes them of headings."""
+    headings = _HEADING.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return {re.sub(r"[^\w -]", "", each.lower()).strip().replace(" ", "-") for each in headings}
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -213,8 +241,8 @@ def _arguments(cls: type) -> set[str]:
 
 @lru_cache(maxsize=1)
 def rules() -> frozenset[int]:
-    """The numbers that docs/PROTOCOL.md defines."""
-    text = (ROOT / "docs" / "PROTOCOL.md").read_text()
+    """The numbers that docs/design/protocol.md defines."""
+    text = (ROOT / "docs/design/protocol.md").read_text()
     return frozenset(int(number) for number in re.findall(r"^- \*\*R(\d+) ", text, re.MULTILINE))
 
 
@@ -241,6 +269,14 @@ def unknown_identifiers(text: str) -> Iterator[tuple[int, str]]:
     for match in _IDENTIFIER.finditer(text):
         if match[1] not in _words_of_code():
             yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def unknown_metrics(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of metrics that docs/reference/metrics.md does not have."""
+    known = set(_WORD.findall((ROOT / "docs/reference/metrics.md").read_text()))
+    for match in _METRIC.finditer(text):
+        if match[0].removesuffix("_bucket") not in known | _words_of_code():
+            yield text.count("\n", 0, match.start()) + 1, match[0]
 
 
 def unknown_tests(text: str) -> Iterator[tuple[int, str]]:

@@ -6,27 +6,38 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.tidy.names import (
+    broken_links,
     production_prose,
     unclear_files,
     unclear_folders,
     unknown_commands,
     unknown_identifiers,
+    unknown_metrics,
     unknown_rules,
     unknown_settings,
     unknown_targets,
     unknown_tests,
+    without_links,
 )
 from tests.tidy.tree import ROOT, all_modules
 
-GENERATED = ("SETTINGS.md", "COMMAND_REFERENCE.md", "METRICS.md")
+GENERATED = tuple(f"docs/reference/{name}.md" for name in ("settings", "commands", "metrics"))
 """Made of what there is: `make check` compares them with the code, which joins some names."""
 DOCS = (
     "README.md",
     "CONTRIBUTING.md",
-    *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md") if p.name not in GENERATED),
+    *(
+        name
+        for folder in ("docs", "tests")
+        for path in sorted((ROOT / folder).rglob("*.md"))
+        if (name := path.relative_to(ROOT).as_posix()) not in GENERATED
+        and not name.startswith("docs/adr/")
+    ),
 )
+"""Decisions are left as they were taken."""
 ABOUT = {
-    "docs/PROTOCOL.md": ("replication/icecore_replication/",),
+    "docs/design/protocol.md": ("replication/icecore_replication/",),
+    **{f"tests/{each}/README.md": (f"tests/{each}/",) for each in ("model", "simulation", "chaos")},
 }
 """The folder that a document is about: there a bare name of a file is clear."""
 
@@ -35,12 +46,12 @@ DRIFTED: frozenset[tuple[str, str]] = frozenset()
 
 NOT_OURS = frozenset(
     {
-        ("README.md", ".icecore/"),  # made by icecore dev
-        ("docs/SPARK.md", "build/spark/icecore_jobs.py"),  # made by the job package
-        ("docs/SPARK.md", "icecore_jobs.py"),
-        ("docs/PERFORMANCE.md", "build/base/"),  # made by the gates
-        ("docs/GLOSSARY.md", "last_offset"),  # named because it is not used
-        ("docs/GLOSSARY.md", "max_offset"),
+        ("docs/start.md", ".icecore/"),  # made by icecore dev
+        ("docs/spark-jobs.md", "build/spark/icecore_jobs.py"),  # made by the job package
+        ("docs/spark-jobs.md", "icecore_jobs.py"),
+        ("docs/performance.md", "build/base/"),  # made by the gates
+        ("docs/reference/glossary.md", "last_offset"),  # named because it is not used
+        ("docs/reference/glossary.md", "max_offset"),
     }
 )
 """(document, name) of names that a document speaks of because there is no such thing."""
@@ -53,6 +64,7 @@ IN_DOCUMENTS: tuple[Finder, ...] = (
     unknown_settings,
     unknown_rules,
     unknown_identifiers,
+    unknown_metrics,
     unknown_tests,
 )
 
@@ -62,11 +74,18 @@ def near_nothing(text: str) -> Iterator[tuple[int, str]]:
     return unclear_files(text, ())
 
 
+def in_the_readme(text: str) -> Iterator[tuple[int, str]]:
+    """Links of README.md that lead nowhere."""
+    return broken_links("README.md", text)
+
+
 def _problems() -> Iterator[tuple[str, int, str, str]]:
     for path in DOCS:
         text = (ROOT / path).read_text()
-        for line, name in unclear_files(text, ABOUT.get(path, ())):
+        for line, name in unclear_files(without_links(text), ABOUT.get(path, ())):
             yield path, line, name, "unclear_files"
+        for line, name in broken_links(path, text):
+            yield path, line, name, "broken_links"
         for finder in IN_DOCUMENTS:
             for line, name in finder(text):
                 yield path, line, name, finder.__name__
@@ -103,6 +122,8 @@ def test_prose_names_what_there_is() -> None:
         (near_nothing, "see node/icecore_node/leader.py"),
         (near_nothing, "``leader.py``: there are several"),
         (near_nothing, "| `simulation/faultz_*.py` |"),
+        (in_the_readme, "[start](docs/stars.md)"),
+        (in_the_readme, "[start](docs/start.md#first-step)"),
         (unclear_folders, "in `tests/simulations/`"),
         (unknown_targets, "run `make checks`"),
         (unknown_targets, "```\nmake chaoss SECONDS=5\n```"),
@@ -114,6 +135,7 @@ def test_prose_names_what_there_is() -> None:
         (unknown_settings, "| what | argument |\n|---|---|\n| a | `linger_s` |"),
         (unknown_rules, "as R999 says"),
         (unknown_identifiers, "`a_name_of_nothing`"),
+        (unknown_metrics, "`rate(icecore_nothing_total[5m])`"),
         (unknown_tests, "unit `reported_state`, `nothing_at_all`; cluster `cli`"),
     ],
 )
@@ -124,9 +146,11 @@ def test_rule_bites(finder: Finder, text: str) -> None:
 @pytest.mark.parametrize(
     ("finder", "text"),
     [
-        (near_nothing, "`replication/leader.py`, `tests/simulation/faults_*.py`, docs/PROTOCOL.md"),
+        (near_nothing, "`replication/leader.py`, `tests/simulation/faults_*.py`, docs/produce.md"),
         (near_nothing, "# a\nin `icecore_node/replication/`, `leader.py` and `follower.py`"),
         (near_nothing, "test_<file>.py and https://example.org/x.md"),
+        (in_the_readme, "[start](docs/start.md#first-records), [x](https://example.org/x.md)"),
+        (unknown_metrics, "`rate(icecore_group_seconds_bucket[5m])`, icecore_node/node.py"),
         (unknown_targets, "```\nicecore fetch t  # retries make no duplicates\n```"),
         (unknown_commands, "`icecore --json topic list --deleted --timeout 3`, `icecore.dev.X`"),
         (unknown_commands, "`icecore-node inspect /var/lib/icecore`"),

@@ -29,7 +29,7 @@ EXCUSED = {
 }
 """Classes with many methods that stay as they are, each with its reason."""
 
-# Names with one agreed replacement (docs/GLOSSARY.md): partition; the exclusive end_offset.
+# Names with one agreed replacement (docs/reference/glossary.md): partition, end_offset (exclusive).
 BANNED_NAME = re.compile(r"(^|_)((?i:shards?)|last_offset|max_offset)($|_)")
 
 
@@ -78,7 +78,7 @@ def names(module: Module) -> Iterator[str]:
         else:
             continue
         if BANNED_NAME.search(name):
-            yield f"{node.lineno}: {name}: see docs/GLOSSARY.md for the word to use"
+            yield f"{node.lineno}: {name}: see docs/reference/glossary.md for the word to use"
 
 
 def is_long(module: Module) -> bool:

@@ -4,7 +4,7 @@ First the record, then the leaders. The new epoch is stored; from then on it goe
 heartbeat stream ahead of anything else, so that nobody begins to lead without knowing it. Whoever
 leads the named topics already is asked, and the answer waits for all of them: for a leader that
 does not answer until its segment has been recovered, because it may not know and still append.
-Rule R48 of docs/PROTOCOL.md.
+Rule R48 of docs/design/protocol.md.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ type vectors struct {
 func load(t *testing.T) vectors {
 	path := os.Getenv("FORMAT_VECTORS")
 	if path == "" {
-		path = "../../../docs/format_vectors.json"
+		path = "../../../docs/reference/format_vectors.json"
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package batch is the format of record batches, as docs/FORMAT.md has it: bytes to records and back.
+// Package batch is the format of record batches, as docs/reference/formats.md has it: bytes to records and back.
 package batch
 
 import (

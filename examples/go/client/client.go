@@ -1,5 +1,5 @@
 // Package client speaks to a cluster by its gRPC interface: it finds leaders, and tells errors that
-// pass from those that do not (docs/ERRORS.md).
+// pass from those that do not (docs/reference/errors.md).
 package client
 
 import (
@@ -28,7 +28,7 @@ const (
 	deadlinePassed = "TIMEOUT"
 )
 
-// again are the reasons after which the same request may succeed later; the table in docs/ERRORS.md.
+// again are the reasons after which the same request may succeed later; the table in docs/reference/errors.md.
 var again = map[string]bool{}
 
 func init() {

@@ -2,5 +2,5 @@
 
 ``python -m icecore.spark.jobs JOB …`` runs one here, ``spark-submit`` runs the same file on a
 cluster. A job works in steps that are noted when they are done, so a run that was killed is simply
-started again. docs/SPARK.md says what each of them promises.
+started again. docs/spark-jobs.md says what each of them promises.
 """

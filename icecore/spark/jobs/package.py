@@ -1,7 +1,7 @@
 """Builds the files to ship to Spark clusters that have the dependencies, but not this package.
 
 A zip for ``--py-files``, and the file that spark-submit runs. Dependencies are native and can't
-travel like that: docs/SPARK.md says which they are.
+travel like that: docs/spark-jobs.md says which they are.
 """
 
 import zipfile

@@ -9,7 +9,7 @@ nothing, when the order would
 - name a segment that can't exist.
 
 A forger who knows all that the coordinator knows is not stopped. Rules R65 and R66 of
-docs/PROTOCOL.md.
+docs/design/protocol.md.
 """
 
 import logging

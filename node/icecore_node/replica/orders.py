@@ -4,7 +4,7 @@ An order takes many awaits. Meanwhile the same order may arrive again, another c
 appear, or a fence may fix the end of the log. So code that changes a replica from outside of its
 role holds the segment's lock (``alone``). An order of the coordinator checks after each await
 whether it still holds (``Order.check``). Segments that are not here have locks, too: two copies of
-one segment must not be begun at once. Rules R60 and R61 of docs/PROTOCOL.md.
+one segment must not be begun at once. Rules R60 and R61 of docs/design/protocol.md.
 """
 
 import asyncio

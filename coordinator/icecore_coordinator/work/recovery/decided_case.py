@@ -3,7 +3,7 @@
 ``recovery`` asks the nodes for copies up to the end and writes down here what they told: the
 digests of the donor, and the nodes that hold everything durably. A case answers from these alone
 who is to copy what from whom, where the successor begins and what is sealed. It calls nobody and
-commits nothing. Rules in docs/PROTOCOL.md.
+commits nothing. Rules in docs/design/protocol.md.
 """
 
 from dataclasses import dataclass, field

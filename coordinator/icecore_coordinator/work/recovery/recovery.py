@@ -58,9 +58,9 @@ What was tried and did not stay:
 - One outcome for all messages to a node. An error in a later one threw away the answers to the
   earlier ones, and the round was repeated as a whole.
 
-Rules of docs/PROTOCOL.md that live here: R30 (``_freeze``, ``_fence``), R33 (``_write_back_donors``
-to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and R32 are decided in
-``icecore_replication.recovery``, R34 in ``segment_opening``.
+Rules of docs/design/protocol.md that live here: R30 (``_freeze``, ``_fence``), R33
+(``_write_back_donors`` to ``_seal``), R35 (``needed``), and the recoveries of R46 and R68. R31 and
+R32 are decided in ``icecore_replication.recovery``, R34 in ``segment_opening``.
 """
 
 import logging

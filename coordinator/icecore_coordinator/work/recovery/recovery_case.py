@@ -2,7 +2,7 @@
 
 ``recovery`` asks the nodes and writes their replies to the fence down here. A case answers from
 these alone whether the end may be decided and where it is; then it becomes a ``DecidedCase``. It
-calls nobody and commits nothing. Rules in docs/PROTOCOL.md.
+calls nobody and commits nothing. Rules in docs/design/protocol.md.
 """
 
 from dataclasses import dataclass, field

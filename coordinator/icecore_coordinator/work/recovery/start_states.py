@@ -3,7 +3,7 @@
 The base is the end of its last segment. The state of the producers there comes from a replica of
 that segment, and is taken only if it is the one that was sealed: with another one a batch that is
 sent again would be appended again. Replicas are asked one after the other; when none knows it, a
-person is told. Rule R62 of docs/PROTOCOL.md.
+person is told. Rule R62 of docs/design/protocol.md.
 """
 
 import logging
