@@ -15,7 +15,7 @@ from icecore import Admin, Consumer, Lookup
 from icecore.dev import LocalCluster
 from icecore.errors import InvalidRequestError
 from tests.cluster.test_tiering import cluster_of, fill, restore, rows_of
-from tests.cluster.traffic import numbered, read_all
+from tests.cluster.traffic import numbered, produce, read_all
 from tests.support.s3 import S3Server, s3_credentials
 from tests.support.s3_servers import SERVERS
 from tests.support.tier_places import (
@@ -164,3 +164,29 @@ async def test_the_table_has_each_record_once(tiers: Tiering) -> None:
         await until(is_committed)
     assert rows_of(folder) == sent
     assert len(DeltaTable(folder).file_uris()) < len(files)
+
+
+@pytest.mark.parametrize("tiers", ["folder"], indirect=True)
+async def test_a_look_up_that_rests_over_a_merge_finds_all(tiers: Tiering) -> None:
+    """It knew two of the merged segments, and asks from the newest record down."""
+    address, topic, count = tiers.cluster.bootstrap, "kept", 40
+
+    async def sealed(admin: Admin, first: int) -> None:
+        await produce(address, topic, [b"%d" % each for each in range(first, first + count)])
+        await admin.roll_topic(topic)
+        await until_tiered(admin, topic, is_remote=True)
+
+    async with Admin(address) as admin, Lookup(address, topic) as lookup:
+        await admin.create_topic(
+            topic, partitions=1, replication_factor=1, tier="on", local_retention_ms=0
+        )
+        for at in (0, count):
+            await sealed(admin, at)
+        assert (await lookup.find(newest_first=True, max_count=1)).records
+        await sealed(admin, 2 * count)
+        assert await merge_all(admin, topic) == 3
+        await produce(address, topic, [b"%d" % each for each in range(3 * count, 3 * count + 5)])
+        pages = [page async for page in lookup.pages(newest_first=True, max_count=50)]
+    offsets = [each.offset for page in pages for each in page.records]
+    assert offsets == [*reversed(range(3 * count + 5))]
+    assert all(page.complete for page in pages)
