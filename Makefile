@@ -21,7 +21,7 @@ CHECKS := check-style check-types check-protos check-generated check-tidy
 BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto contract references fmt check $(CHECKS) test test-all demo \
+.PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report setup-bench setup-demo \
 	setup-minio setup-spark sim sim-mutants model chaos clean
 
@@ -39,6 +39,9 @@ $(STAMP): pyproject.toml
 
 proto: setup ## generate icecore/v1 from proto/icecore/v1
 	$(PY) scripts/generate_protos.py
+
+blocking: setup ## write icecore/blocking/admin.py and lookup.py from the asyncio classes
+	$(PY) scripts/generate_blocking.py
 
 contract: setup ## write docs/reference/errors.md and docs/reference/format_vectors.json from the code
 	$(PY) scripts/generate_format_vectors.py
@@ -67,6 +70,7 @@ check-protos: setup
 	$(PY) scripts/generate_protos.py --check
 
 check-generated: setup
+	$(PY) scripts/generate_blocking.py --check
 	$(PY) scripts/generate_format_vectors.py --check
 	$(PY) scripts/generate_errors.py --check
 	$(PY) scripts/generate_references.py --check
