@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icecore import blocking, errors
     from icecore.client import Admin, Consumer, Lookup, Producer
+    from icecore.client.consume.options import ConsumerOptions
+    from icecore.client.produce.options import ProducerOptions
     from icecore.client.retries import Retry
     from icecore.client.types import BatchMetadata, LookupPage, ProducerMetrics, RecordMetadata
     from icecore.codec.record import Codec, Record
@@ -26,11 +28,13 @@ __all__ = [
     "BatchMetadata",
     "Codec",
     "Consumer",
+    "ConsumerOptions",
     "IcecoreError",
     "Lookup",
     "LookupPage",
     "Producer",
     "ProducerMetrics",
+    "ProducerOptions",
     "Record",
     "RecordMetadata",
     "Retry",
@@ -46,11 +50,13 @@ _HOMES = {
     "BatchMetadata": "icecore.client.types",
     "Codec": "icecore.codec.record",
     "Consumer": "icecore.client",
+    "ConsumerOptions": "icecore.client.consume.options",
     "IcecoreError": "icecore.errors",
     "Lookup": "icecore.client",
     "LookupPage": "icecore.client.types",
     "Producer": "icecore.client",
     "ProducerMetrics": "icecore.client.types",
+    "ProducerOptions": "icecore.client.produce.options",
     "Record": "icecore.codec.record",
     "RecordMetadata": "icecore.client.types",
     "Retry": "icecore.client.retries",

@@ -1,92 +1,52 @@
 """The blocking consumer: a batch of records crosses from the loop at a time."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Self, Unpack
 
 from icecore import client
 from icecore.blocking.background import background
 from icecore.client.cluster.offsets import Position
-from icecore.client.conditions import HeaderValues
 from icecore.client.consume.consumer import (
-    RecreatedPolicy,
     check_end,
     check_poll,
     close_holding,
     saver_of,
 )
-from icecore.client.consume.corrupt import CorruptPolicy
-from icecore.client.consume.fetcher import OutOfRangePolicy
-from icecore.client.retries import OnRetry
+from icecore.client.consume.options import ConsumerOptions
+from icecore.client.options import filled, takes
 from icecore.codec.record import Record
 from icecore.errors import IcecoreError
 from icecore.extras import explained
-from icecore.rpc.addresses import Transport
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@takes(ConsumerOptions)
 class Consumer:
-    """``icecore.Consumer`` for threads: the same arguments and errors; iterate with ``for``."""
+    """``icecore.Consumer`` for threads: the same arguments and errors; iterate with ``for``.
+
+    Args:
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
+        topic: Its name; must exist within ``timeout_s``.
+        options: Keywords of ``ConsumerOptions``.
+
+    Raises:
+        ConfigurationError: A value is unknown or out of range.
+        InvalidRequestError: There are too many keys, tags or headers, or one of them is empty.
+        IcecoreError: The consumer could not start.
+    """
 
     def __init__(
         self,
         bootstrap: str,
         topic: str | None = None,
-        *,
-        topics: Sequence[str] | None = None,
-        pattern: str | None = None,
-        partitions: Sequence[int] | None = None,
-        start: Position = "earliest",
-        stop_at_end: bool = False,
-        until: Position | None = None,
-        on_out_of_range: OutOfRangePolicy = "error",
-        on_corrupt: CorruptPolicy = "fail",
-        on_recreated: RecreatedPolicy = "fail",
-        keys: Iterable[bytes] | None = None,
-        tags_any: Iterable[str] | None = None,
-        tags_all: Iterable[str] | None = None,
-        tags_none: Iterable[str] | None = None,
-        headers: HeaderValues | None = None,
-        max_bytes: int = 16 << 20,
-        fetch_bytes: int = 1 << 20,
-        max_wait_ms: int = 30_000,
-        position: str | None = None,
-        save_interval_s: float | None = 5.0,
-        timeout_s: float = 30.0,
-        transport: Transport | None = None,
-        on_retry: OnRetry | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        self._consumer = background.make(
-            lambda: client.Consumer(
-                bootstrap,
-                topic,
-                topics=topics,
-                pattern=pattern,
-                partitions=partitions,
-                start=start,
-                stop_at_end=stop_at_end,
-                until=until,
-                on_out_of_range=on_out_of_range,
-                on_corrupt=on_corrupt,
-                on_recreated=on_recreated,
-                keys=keys,
-                tags_any=tags_any,
-                tags_all=tags_all,
-                tags_none=tags_none,
-                headers=headers,
-                max_bytes=max_bytes,
-                fetch_bytes=fetch_bytes,
-                max_wait_ms=max_wait_ms,
-                position=position,
-                save_interval_s=save_interval_s,
-                timeout_s=timeout_s,
-                transport=transport,
-                on_retry=on_retry,
-            )
-        )
-        self._has_end = stop_at_end or until is not None
+        chosen = filled(Consumer, ConsumerOptions, options)
+        self._consumer = background.make(lambda: client.Consumer(bootstrap, topic, **chosen))
+        self._has_end = chosen["stop_at_end"] or chosen["until"] is not None
         self._rest: deque[Record] = deque()
         """Polled, and not handed out yet: of an iteration that was left, a wait that was broken."""
         background.run(self._consumer.start())

@@ -10,24 +10,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 from weakref import WeakSet
 
 from icecore import client
 from icecore.blocking.background import background
 from icecore.client import checks
 from icecore.client.checks import HeadersLike, check_record, topic_name
+from icecore.client.options import filled, takes
 from icecore.client.produce.batches import BatchHandle, OnDelivery
 from icecore.client.produce.batches import SendHandle as AsyncSendHandle
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
-from icecore.client.produce.producer import AcksName, CompressionName
-from icecore.client.retries import OnRetry, call_back, callback
+from icecore.client.produce.options import ProducerOptions
+from icecore.client.retries import call_back, callback
 from icecore.client.types import BatchMetadata, ProducerMetrics, RecordMetadata
-from icecore.codec.record import Codec
 from icecore.errors import IcecoreError, UnavailableError
-from icecore.model import Acks
 from icecore.process.log import event
-from icecore.rpc.addresses import Transport
 
 INBOX_RECORDS_MAX = 20_000
 
@@ -94,45 +92,22 @@ class _Sent(NamedTuple):
     on_delivery: OnDelivery | None
 
 
+@takes(ProducerOptions)
 class Producer:
-    """``icecore.Producer`` for threads: the same arguments, methods and errors."""
+    """``icecore.Producer`` for threads: the same arguments, methods and errors.
 
-    def __init__(
-        self,
-        bootstrap: str,
-        *,
-        acks: AcksName | Acks = "all",
-        compression: CompressionName | Codec = "none",
-        linger_ms: float = 5,
-        batch_bytes: int = 256 << 10,
-        buffer_bytes: int = 64 << 20,
-        request_bytes_max: int = 4 << 20,
-        request_timeout_ms: int = 30_000,
-        delivery_timeout_ms: int = 120_000,
-        idempotent: bool = True,
-        producer_name: str = "",
-        producer_topics: Sequence[str] = (),
-        transport: Transport | None = None,
-        on_retry: OnRetry | None = None,
-    ) -> None:
-        self._producer = background.make(
-            lambda: client.Producer(
-                bootstrap,
-                acks=acks,
-                compression=compression,
-                linger_ms=linger_ms,
-                batch_bytes=batch_bytes,
-                buffer_bytes=buffer_bytes,
-                request_bytes_max=request_bytes_max,
-                request_timeout_ms=request_timeout_ms,
-                delivery_timeout_ms=delivery_timeout_ms,
-                idempotent=idempotent,
-                producer_name=producer_name,
-                producer_topics=producer_topics,
-                transport=transport,
-                on_retry=on_retry,
-            )
-        )
+    Args:
+        bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
+        options: Keywords of ``ProducerOptions``.
+
+    Raises:
+        ConfigurationError: A value is unknown or out of range.
+        IcecoreError: The producer could not start.
+    """
+
+    def __init__(self, bootstrap: str, **options: Unpack[ProducerOptions]) -> None:
+        chosen = filled(Producer, ProducerOptions, options)
+        self._producer = background.make(lambda: client.Producer(bootstrap, **chosen))
         self._inbox: deque[_Sent] = deque()
         self._names: set[str] = set()
         self._lock = threading.Lock()

@@ -7,6 +7,7 @@ name.
 """
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -235,8 +236,7 @@ def unknown_settings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _arguments(cls: type) -> set[str]:
-    code = cls.__init__.__code__
-    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    return set(inspect.signature(cls).parameters)
 
 
 @lru_cache(maxsize=1)

@@ -34,6 +34,7 @@ ROOMS = {
         *("process.log", "rpc"),
         "process",
         *("client.checks", "client.retries", "client.types", "client.conditions"),
+        "client.options",
         *("client.cluster", "client.produce", "client.consume", "client.lookup", "client.admin"),
         *("client", "blocking", "spark", "dev", "cli"),
     ),

@@ -19,6 +19,7 @@ from icecore.cli.records.line_input import is_typed, name_of, read_lines
 from icecore.cli.records.produce_options import AcksOption, Compression, Format
 from icecore.cli.records.record_lines import RECORDS, LineFormat, TimeUnit, parse_lines
 from icecore.cli.session import TopicName, session_of
+from icecore.client.produce.options import ProducerOptions
 from icecore.client.produce.producer import Producer
 from icecore.client.retries import Retry
 from icecore.client.types import RecordMetadata
@@ -80,7 +81,7 @@ def produce(
         raise typer.BadParameter("needs --format records alone", param_hint="--same-partition")
     session = session_of(context)
     session.check_topics([topic])
-    settings = {
+    settings: ProducerOptions = {
         "acks": Acks[acks.name],
         "compression": Codec[compression.name],
         "batch_bytes": batch_bytes,
@@ -88,7 +89,7 @@ def produce(
         "linger_ms": linger_ms,
         "delivery_timeout_ms": int(delivery_timeout * 1000),
     }
-    producer = Producer(session.bootstrap, **settings)  # type: ignore[arg-type]
+    producer = Producer(session.bootstrap, **settings)
     sources = files or [Path("-")]
     on_record = _print_offset if offsets else None
     if on_record is None and any(map(is_typed, sources)):

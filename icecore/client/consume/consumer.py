@@ -6,23 +6,24 @@ out by ``delivery.py``; how far they were, ``position_saver.py`` saves.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from icecore.client import checks
 from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.cluster.offsets import Position
-from icecore.client.conditions import HeaderValues, selection_of
-from icecore.client.consume.corrupt import CorruptPolicy, Decoder
+from icecore.client.conditions import selection_of
+from icecore.client.consume.corrupt import Decoder
 from icecore.client.consume.delivery import Delivery
-from icecore.client.consume.fetcher import Fetcher, OutOfRangePolicy
+from icecore.client.consume.fetcher import Fetcher
+from icecore.client.consume.options import ConsumerOptions
 from icecore.client.consume.position_saver import PositionSaver
 from icecore.client.consume.reader import Reader
 from icecore.client.consume.saved_positions import SavedPositions, check_name
 from icecore.client.consume.subscription import Range, Subscription, topics_of
-from icecore.client.retries import OnRetry
+from icecore.client.options import filled, takes
 from icecore.codec.record import Record
 from icecore.errors import (
     ConfigurationError,
@@ -34,7 +35,6 @@ from icecore.errors import (
     UnknownTopicError,
 )
 from icecore.extras import explained
-from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ _START_GRACE_S: Final = 0.1
 """So that a question which ends with the start says why itself."""
 _SAVE_LEAST_S: Final = 0.1
 
-RecreatedPolicy: TypeAlias = Literal["fail", "restart"]
 
-
+@takes(ConsumerOptions)
 class Consumer:
     """Reads topics. ``async with Consumer(bootstrap, topic) as consumer: async for record in …``.
 
@@ -63,52 +62,7 @@ class Consumer:
     Args:
         bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
         topic: Its name; must exist within ``timeout_s``.
-        topics: Instead, several names, at most 1,000. All that is said here of a topic holds for
-            each of them; the bounds in bytes hold for all together, and they take turns.
-        pattern: Instead, a regular expression: all topics of whose name it fits the whole, also
-            those made later, within a minute; one that is deleted is left without an error.
-        partitions: Of each topic; all unless given, then also those added later, within 90
-            seconds; without ``stop_at_end`` and ``until``.
-        start: ``"earliest"``, ``"latest"``, an offset (of every partition), ``-n`` for the last n
-            records of each partition, or a time: the first record appended then or later. Times
-            are datetimes with time zone, or texts as ``"2026-11-21T10:00"``, in UTC unless they say
-            otherwise. A partition or topic added later is always read from its first record on:
-            all of them came after the consumer began. Where a position is saved, that counts.
-        stop_at_end: End the iteration at the high watermarks of the moment when it started.
-        until: End the iteration there, in each partition: before this offset, or before what was
-            appended at this time or later, as far as there is such a record when it starts; else
-            at the high watermark, as with ``stop_at_end``. An offset that is not there yet is
-            waited for, unless ``stop_at_end``.
-        on_out_of_range: When an offset is not in the log (any more): raise OffsetOutOfRangeError
-            with the valid range in its metadata, or move to an end of it, which
-            ``skipped_records`` counts and the log tells.
-        on_corrupt: When a batch can't be decoded: raise CorruptBatchError, with ``partition``,
-            ``offset`` and ``next_offset`` in its metadata, until a ``seek``; or go on behind it,
-            which ``corrupt_batches`` counts and the log tells.
-        on_recreated: When the topic is deleted and another one made under its name: ``fail`` with
-            TopicRecreatedError, or ``restart`` with the first records of the new one. What was
-            fetched of the old one comes first, either way.
-        keys: Only records with one of these keys, at most 1,000. By this and the conditions below
-            nodes pick the records, and send nothing else; all that are given must hold.
-        tags_any: Only records with at least one of these tags, at most 100, as of the other kinds.
-        tags_all: Only records with all of these.
-        tags_none: Only records with none of these.
-        headers: Only records with at least one of these headers, by name and value.
-        max_bytes: Of batches that were fetched and not delivered yet, all partitions together.
-        fetch_bytes: The same per partition; also what one answer holds per partition.
-        max_wait_ms: How long a node holds a fetch back at most when there is no data: half a second
-            at first, twice as long whenever nothing came.
-        position: Name under which the cluster keeps how far this consumer has come, by topic and
-            partition; 1 to 249 characters of ``A-Z a-z 0-9 . _ -``. When another consumer saves
-            under the name, the one that saves next is ended by PositionConflictError: what the
-            other one has saved stays.
-        save_interval_s: Seconds between two saves; there is one more at ``close``. None = only
-            ``save_position`` saves.
-        timeout_s: Seconds to find the topic and the start offsets.
-        transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
-            environment says so: ``ICECORE_CLIENT__TRANSPORT``.
-        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
-            tells as well, a line per reason at a time. It must not wait.
+        options: Keywords of ``ConsumerOptions``.
         net: Made here unless given.
         clock: Of the system unless given.
         rng: Of the system unless given.
@@ -123,67 +77,58 @@ class Consumer:
         bootstrap: str,
         topic: str | None = None,
         *,
-        topics: Sequence[str] | None = None,
-        pattern: str | None = None,
-        partitions: Sequence[int] | None = None,
-        start: Position = "earliest",
-        stop_at_end: bool = False,
-        until: Position | None = None,
-        on_out_of_range: OutOfRangePolicy = "error",
-        on_corrupt: CorruptPolicy = "fail",
-        on_recreated: RecreatedPolicy = "fail",
-        keys: Iterable[bytes] | None = None,
-        tags_any: Iterable[str] | None = None,
-        tags_all: Iterable[str] | None = None,
-        tags_none: Iterable[str] | None = None,
-        headers: HeaderValues | None = None,
-        max_bytes: int = 16 << 20,
-        fetch_bytes: int = 1 << 20,
-        max_wait_ms: int = 30_000,
-        position: str | None = None,
-        save_interval_s: float | None = 5.0,
-        timeout_s: float = 30.0,
-        transport: Transport | None = None,
-        on_retry: OnRetry | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        _check_policies(on_out_of_range, on_recreated)
-        subscribed = topics_of(topic, topics, pattern)
-        checks.duration("timeout_s", timeout_s, 0, checks.DURATION_MS_MAX / 1000)
+        chosen = filled(Consumer, ConsumerOptions, options)
+        _check_policies(chosen["on_out_of_range"], chosen["on_recreated"])
+        subscribed = topics_of(topic, chosen["topics"], chosen["pattern"])
+        checks.duration("timeout_s", chosen["timeout_s"], 0, checks.DURATION_MS_MAX / 1000)
         self._wanted = Range(
-            start, checks.flag("stop_at_end", stop_at_end), until, checks.partitions(partitions)
+            chosen["start"],
+            checks.flag("stop_at_end", chosen["stop_at_end"]),
+            chosen["until"],
+            checks.partitions(chosen["partitions"]),
         )
         self._wanted.check()
-        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
+        self._connection = Connection(
+            bootstrap, net, clock, rng, chosen["transport"], chosen["on_retry"]
+        )
         self._metadata = Metadata(self._connection)
-        self._on_recreated = on_recreated
-        self._timeout_s = timeout_s
+        self._on_recreated = chosen["on_recreated"]
+        self._timeout_s = chosen["timeout_s"]
         selection = selection_of(
-            keys=keys, tags_any=tags_any, tags_all=tags_all, tags_none=tags_none, headers=headers
+            keys=chosen["keys"],
+            tags_any=chosen["tags_any"],
+            tags_all=chosen["tags_all"],
+            tags_none=chosen["tags_none"],
+            headers=chosen["headers"],
         )
         self._fetcher = Fetcher(
             self._connection,
             self._metadata,
             selection,
-            fetch_bytes=checks.size_bytes("fetch_bytes", fetch_bytes, checks.UINT32_MAX),
-            buffer_bytes=checks.size_bytes("max_bytes", max_bytes),
-            max_wait_ms=checks.milliseconds("max_wait_ms", max_wait_ms, 0),
-            on_out_of_range=on_out_of_range,
+            fetch_bytes=checks.size_bytes("fetch_bytes", chosen["fetch_bytes"], checks.UINT32_MAX),
+            buffer_bytes=checks.size_bytes("max_bytes", chosen["max_bytes"]),
+            max_wait_ms=checks.milliseconds("max_wait_ms", chosen["max_wait_ms"], 0),
+            on_out_of_range=chosen["on_out_of_range"],
             is_endless=self._wanted.is_endless,
         )
-        self._decoder = Decoder(on_corrupt)
+        self._decoder = Decoder(chosen["on_corrupt"])
         self._delivery = Delivery(
             self._fetcher, self._decoder, selection, self._check, self._recover
         )
         self.hand = self._delivery.hand
         """Records handed out that the program may not have processed yet."""
-        saved = self._saved_positions(position)
-        self.saver = self._make_saver(saved, save_interval_s)
+        saved = self._saved_positions(chosen["position"])
+        self.saver = self._make_saver(saved, chosen["save_interval_s"])
         """None without a saved position."""
         ports = (self._connection, self._metadata, self._fetcher)
-        self._subscription = Subscription(*ports, subscribed, self._wanted, saved, timeout_s)
+        self._subscription = Subscription(
+            *ports, subscribed, self._wanted, saved, chosen["timeout_s"]
+        )
         self._is_started = False
 
     def _saved_positions(self, name: str | None) -> SavedPositions | None:

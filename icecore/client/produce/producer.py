@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Self, Unpack
 
 import xxhash
 
@@ -17,6 +17,7 @@ from icecore.client import checks
 from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
 from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata
+from icecore.client.options import filled, takes
 from icecore.client.produce.batches import (
     RECORD_OVERHEAD_BYTES,
     Batch,
@@ -31,10 +32,11 @@ from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColu
 from icecore.client.produce.home import Home
 from icecore.client.produce.identity import ATTEMPT_S, Identities
 from icecore.client.produce.identity import producer_name as named
+from icecore.client.produce.options import ProducerOptions
 from icecore.client.produce.partition_queue import PartitionQueue
 from icecore.client.produce.sender import Sender
 from icecore.client.produce.topics import Topic, Topics, Waiting
-from icecore.client.retries import OnRetry, callback
+from icecore.client.retries import callback
 from icecore.client.types import ProducerMetrics, RecordMetadata, enum_member
 from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import KEY_HASH_SEED
@@ -48,11 +50,7 @@ from icecore.errors import (
 )
 from icecore.model import Acks
 from icecore.process.log import event
-from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
-
-AcksName: TypeAlias = Literal["all", "quorum", "leader"]
-CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
 
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
 _RUN_BYTES_MIN = 1 << 20
@@ -64,6 +62,7 @@ _log = logging.getLogger(__name__)
 _hash = xxhash.xxh64_intdigest
 
 
+@takes(ProducerOptions)
 class Producer:
     """Appends records to topics. Use it as ``async with Producer("127.0.0.1:7400") as producer``.
 
@@ -72,22 +71,7 @@ class Producer:
 
     Args:
         bootstrap: Addresses of coordinators or nodes, ``host:port``, separated by commas.
-        acks: ``all`` in-sync replicas, a ``quorum`` of the replication factor, or the ``leader``.
-        compression: Of the payloads: ``none``, ``lz4`` or ``zstd``.
-        linger_ms: How long a batch waits for more records.
-        batch_bytes: A batch is closed at this size, before compression.
-        buffer_bytes: Records that are not acknowledged yet; ``send`` refuses more.
-        request_bytes_max: Batches of one request together.
-        request_timeout_ms: How long a leader waits for its replicas before it answers TIMEOUT.
-        delivery_timeout_ms: From the first record of a batch until it is given up. A request that
-            is under way by then is waited for, no longer than this once more.
-        idempotent: Number batches so that leaders recognise repeated ones.
-        producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
-        producer_topics: Topics in which that has happened already when ``start`` returns.
-        transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
-            environment says so: ``ICECORE_CLIENT__TRANSPORT``.
-        on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
-            tells as well, a line per reason at a time. It must not wait.
+        options: Keywords of ``ProducerOptions``.
         net: Made here unless given.
         clock, rng: Of the system unless given.
 
@@ -99,55 +83,54 @@ class Producer:
         self,
         bootstrap: str,
         *,
-        acks: AcksName | Acks = "all",
-        compression: CompressionName | Codec = "none",
-        linger_ms: float = 5,
-        batch_bytes: int = 256 << 10,
-        buffer_bytes: int = 64 << 20,
-        request_bytes_max: int = 4 << 20,
-        request_timeout_ms: int = 30_000,
-        delivery_timeout_ms: int = 120_000,
-        idempotent: bool = True,
-        producer_name: str = "",
-        producer_topics: Sequence[str] = (),
-        transport: Transport | None = None,
-        on_retry: OnRetry | None = None,
         net: Net | None = None,
         clock: Clock | None = None,
         rng: Rng | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
-        checks.duration("linger_ms", linger_ms, 0)
-        checks.duration("delivery_timeout_ms", delivery_timeout_ms, 1)
-        self._connection = Connection(bootstrap, net, clock, rng, transport, on_retry)
+        chosen = filled(Producer, ProducerOptions, options)
+        delivery_ms = chosen["delivery_timeout_ms"]
+        checks.duration("linger_ms", chosen["linger_ms"], 0)
+        checks.duration("delivery_timeout_ms", delivery_ms, 1)
+        self._connection = Connection(
+            bootstrap, net, clock, rng, chosen["transport"], chosen["on_retry"]
+        )
         self._clock = self._connection.clock
         self._metadata = Metadata(self._connection)
         self._buffer = Buffer(
             self._clock,
-            linger_ms,
-            checks.size_bytes("batch_bytes", batch_bytes),
-            checks.size_bytes("buffer_bytes", buffer_bytes),
+            chosen["linger_ms"],
+            checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
+            checks.size_bytes("buffer_bytes", chosen["buffer_bytes"]),
             self._offer,
             self._together,
         )
-        is_idempotent = checks.flag("idempotent", idempotent)
+        is_idempotent = checks.flag("idempotent", chosen["idempotent"])
         self._identities = Identities(
             self._connection,
             self._metadata,
-            named(producer_name, producer_topics, is_idempotent, self._connection.rng),
+            named(
+                chosen["producer_name"],
+                chosen["producer_topics"],
+                is_idempotent,
+                self._connection.rng,
+            ),
             idempotent=is_idempotent,
-            attempt_s=min(ATTEMPT_S, delivery_timeout_ms / 1000),
+            attempt_s=min(ATTEMPT_S, delivery_ms / 1000),
         )
-        request_timeout_ms = checks.milliseconds("request_timeout_ms", request_timeout_ms, 1)
+        request_timeout_ms = checks.milliseconds(
+            "request_timeout_ms", chosen["request_timeout_ms"], 1
+        )
         self._sender = Sender(
             self._connection,
             self._metadata,
-            acks=enum_member(Acks, acks),
-            codec=enum_member(Codec, compression),
+            acks=enum_member(Acks, chosen["acks"]),
+            codec=enum_member(Codec, chosen["compression"]),
             idempotent=is_idempotent,
             identities=self._identities,
-            request_bytes_max=checks.size_bytes("request_bytes_max", request_bytes_max),
-            request_timeout_ms=min(request_timeout_ms, max(1, int(delivery_timeout_ms))),
-            delivery_timeout_ms=delivery_timeout_ms,
+            request_bytes_max=checks.size_bytes("request_bytes_max", chosen["request_bytes_max"]),
+            request_timeout_ms=min(request_timeout_ms, max(1, int(delivery_ms))),
+            delivery_timeout_ms=delivery_ms,
             on_done=self._buffer.release,
             on_broken=self._abandon,
         )
@@ -157,11 +140,11 @@ class Producer:
             self._clock,
             self._connection.rng,
             self._sender.start,
-            delivery_timeout_ms / 1000,
+            delivery_ms / 1000,
         )
         self._known = self._topics.by_name
-        self._batch_bytes = batch_bytes
-        self._delivery_timeout_ms = delivery_timeout_ms
+        self._batch_bytes = chosen["batch_bytes"]
+        self._delivery_timeout_ms = delivery_ms
         self._batches_yielded = 0
         self._home = Home(self._topics.close)
         self._thread_id, self._is_closed = 0, False
