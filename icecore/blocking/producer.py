@@ -28,6 +28,7 @@ from icecore.errors import IcecoreError, UnavailableError
 from icecore.process.log import event
 
 INBOX_RECORDS_MAX = 20_000
+INBOX_BYTES_MAX = 4 << 20
 
 _TELL_S = 1.0
 _log = logging.getLogger(__name__)
@@ -79,14 +80,14 @@ class SendHandle:
 
 
 class _Sent(NamedTuple):
-    """A record on its way to the loop; fields as the arguments of ``send``."""
+    """A record on its way to the loop; fields as the arguments of ``send``, in the form kept."""
 
     handle: SendHandle
     topic: str
     value: bytes | None
     key: bytes | None
-    tags: Iterable[str]
-    headers: HeadersLike
+    tags: tuple[str, ...]
+    headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int | None
     partition: int | None
     on_delivery: OnDelivery | None
@@ -109,6 +110,7 @@ class Producer:
         chosen = filled(Producer, ProducerOptions, options)
         self._producer = background.make(lambda: client.Producer(bootstrap, **chosen))
         self._inbox: deque[_Sent] = deque()
+        self._inbox_bytes = 0
         self._names: set[str] = set()
         self._lock = threading.Lock()
         self._is_draining = False
@@ -148,7 +150,7 @@ class Producer:
             UnavailableError: The producer is closed.
             ForkedError: It belongs to the parent of this process.
         """
-        check_record(value, key, tags, headers, timestamp_ms, partition)
+        tags, headers, size_bytes = check_record(value, key, tags, headers, timestamp_ms, partition)
         if on_delivery is not None:
             callback("on_delivery", on_delivery)
         if type(topic) is not str or topic not in self._names:
@@ -157,20 +159,24 @@ class Producer:
         handle = SendHandle()
         sent = _Sent(handle, topic, value, key, tags, headers, timestamp_ms, partition, on_delivery)
         with self._lock:
-            while len(self._inbox) >= INBOX_RECORDS_MAX and self._is_open:
+            while self._is_inbox_full() and self._is_open:
                 self._drained.wait()
             if not self._is_open:
                 raise UnavailableError("the producer is closed")
             self._inbox.append(sent)
+            self._inbox_bytes += size_bytes
             if not self._is_draining:  # one crossing for all records sent until it is over
                 self._is_draining = True
                 asyncio.run_coroutine_threadsafe(self._drain(), background.loop)
         return handle
 
+    def _is_inbox_full(self) -> bool:
+        return len(self._inbox) >= INBOX_RECORDS_MAX or self._inbox_bytes >= INBOX_BYTES_MAX
+
     async def _drain(self) -> None:
         while True:
             with self._lock:
-                taken, self._inbox = self._inbox, deque()
+                taken, self._inbox, self._inbox_bytes = self._inbox, deque(), 0
                 self._is_draining = bool(taken)
                 self._drained.notify_all()
             if not taken:

@@ -52,18 +52,25 @@ def check_record(
     headers: object,
     timestamp_ms: object,
     partition: object,
-) -> None:
-    """Raises as the functions below."""
-    if value is not None and type(value) is not bytes:
-        raise wrong_type("value", value, "bytes or None")
-    if key is not None and type(key) is not bytes:
-        raise wrong_type("key", key, "bytes or None")
-    if tags != () or headers != ():
-        record_labels(tags, headers)
+) -> tuple[tuple[str, ...], _Pairs, int]:
+    """Tags and headers as they are kept, and the bytes of all. Raises as the functions below."""
+    size_bytes = 0
+    if value is not None:
+        if type(value) is not bytes:
+            raise wrong_type("value", value, "bytes or None")
+        size_bytes += len(value)
+    if key is not None:
+        if type(key) is not bytes:
+            raise wrong_type("key", key, "bytes or None")
+        size_bytes += len(key)
     if timestamp_ms is not None:
         record_time_ms(timestamp_ms)
     if partition is not None:
         partition_number(partition)
+    if tags == () and headers == ():
+        return (), (), size_bytes
+    kept_tags, kept_headers, extra = record_labels(tags, headers)
+    return kept_tags, kept_headers, size_bytes + extra
 
 
 def record_labels(tags: Any, headers: Any) -> tuple[tuple[str, ...], _Pairs, int]:

@@ -17,6 +17,7 @@ from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError, 
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
+MIB = 1 << 20
 
 
 @pytest.fixture
@@ -156,6 +157,47 @@ def test_a_thread_that_waits_for_room_is_refused_when_another_closes(
     closing.join(LONG_S)
     assert not closing.is_alive()
     assert [handle.result(LONG_S).offset for handle in taken] == list(range(len(taken)))
+
+
+def test_a_record_is_kept_as_it_was_given(cluster: FakeCluster) -> None:
+    """An iterator is read once; a list may change after the call."""
+    tags, headers = ["a"], {"h": b"1"}
+    with blocking.Producer(cluster.bootstrap) as producer:
+        producer.send("t", b"0", tags=iter(tags), headers=iter(headers.items()))
+        producer.send("t", b"1", tags=tags, headers=headers)
+        tags.append("b")
+        headers["i"] = b"2"
+    with blocking.Consumer(cluster.bootstrap, "t", stop_at_end=True) as consumer:
+        found = [(record.tags, tuple(record.headers)) for record in consumer]
+    assert found == [(("a",), (("h", b"1"),))] * 2
+
+
+def test_records_that_wait_for_room_are_bounded_in_bytes(cluster: FakeCluster) -> None:
+    async def hang(node: int, method: str) -> None:
+        if method == "_Produce":
+            await asyncio.Event().wait()
+
+    cluster.before_call = hang
+    producer = blocking.Producer(cluster.bootstrap, buffer_bytes=MIB, delivery_timeout_ms=500)
+    taken: list[blocking.SendHandle] = []
+
+    def send() -> None:
+        try:
+            while True:
+                taken.append(producer.send("t", bytes(MIB // 2)))
+        except UnavailableError:
+            pass
+
+    sending = in_thread(send)
+    before = -1
+    while before < 2 or len(taken) > before:
+        before = len(taken)
+        time.sleep(0.1)
+    assert before <= 2 + 2 * 8 + 2, "the buffer, what crosses, what waits to cross"
+    with pytest.raises(TimeoutError):
+        producer.close(0)
+    sending.join(LONG_S)
+    assert not sending.is_alive()
 
 
 def test_ctrl_c_while_closing_leaves_a_closed_producer(
