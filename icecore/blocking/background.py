@@ -63,11 +63,16 @@ class Background:
                 self._thread.start()
             return self._loop
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is on the loop's thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def run(self, coroutine: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
         """The coroutine's result. Raises TimeoutError after ``timeout_s`` and gives it up."""
         try:
             loop = self.loop
-            if threading.current_thread() is self._thread:  # a finalizer, or a callback of ours
+            if self.is_own_thread:  # a finalizer, or a callback of ours
                 raise InvalidRequestError("the client's own thread can't wait for itself")
         except BaseException:
             coroutine.close()

@@ -18,10 +18,11 @@ from icecore.blocking.background import background
 from icecore.client import checks
 from icecore.client.checks import HeadersLike, check_record, topic_name
 from icecore.client.options import filled, takes
-from icecore.client.produce.batches import BatchHandle, OnDelivery
+from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, BatchHandle, OnDelivery
 from icecore.client.produce.batches import SendHandle as AsyncSendHandle
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
-from icecore.client.produce.options import ProducerOptions
+from icecore.client.produce.options import ProducerOptions, RecordArguments
+from icecore.client.produce.producer import no_room
 from icecore.client.retries import call_back, callback
 from icecore.client.types import BatchMetadata, ProducerMetrics, RecordMetadata
 from icecore.errors import IcecoreError, UnavailableError
@@ -91,6 +92,7 @@ class _Sent(NamedTuple):
     timestamp_ms: int | None
     partition: int | None
     on_delivery: OnDelivery | None
+    size_bytes: int
 
 
 @takes(ProducerOptions)
@@ -111,6 +113,7 @@ class Producer:
         self._producer = background.make(lambda: client.Producer(bootstrap, **chosen))
         self._inbox: deque[_Sent] = deque()
         self._inbox_bytes = 0
+        self._buffer_bytes = chosen["buffer_bytes"]
         self._names: set[str] = set()
         self._lock = threading.Lock()
         self._is_draining = False
@@ -143,32 +146,95 @@ class Producer:
 
         What can't be known at once, such as whether there is such a partition, is raised by the
         handle's ``result``, or by ``flush``. ``on_delivery`` is called on the client's own thread,
-        which must not wait: ``result`` and ``flush`` refuse to there.
+        which must not wait: ``result`` and ``flush`` refuse to there, and this as ``try_send``.
 
         Raises:
             TypeError, InvalidRequestError: As there.
             UnavailableError: The producer is closed.
             ForkedError: It belongs to the parent of this process.
         """
-        tags, headers, size_bytes = check_record(value, key, tags, headers, timestamp_ms, partition)
+        sent = self._checked(topic, value, key, tags, headers, timestamp_ms, partition, on_delivery)
+        with self._lock:
+            if len(self._inbox) >= INBOX_RECORDS_MAX or self._inbox_bytes >= INBOX_BYTES_MAX:
+                self._wait_for_inbox_room(sent)
+            return self._put(sent)
+
+    def try_send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        tags: Iterable[str] = (),
+        headers: HeadersLike = (),
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> SendHandle:
+        """Buffer one record as ``send`` does, but never wait for room.
+
+        Raises:
+            ThrottledError: ``buffer_bytes`` are waiting; try again later, or ``send``.
+            TypeError, InvalidRequestError, UnavailableError, ForkedError: As ``send``.
+        """
+        sent = self._checked(topic, value, key, tags, headers, timestamp_ms, partition, on_delivery)
+        with self._lock:
+            under_way = self._inbox_bytes + self._producer.buffered_bytes
+            is_full = self._is_inbox_full() or under_way >= self._buffer_bytes
+            if is_full and self._is_open:
+                raise no_room(sent.size_bytes)
+            return self._put(sent)
+
+    def _checked(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        tags: Iterable[str],
+        headers: HeadersLike,
+        timestamp_ms: int | None,
+        partition: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> _Sent:
+        """Raises as ``send``."""
+        kept_tags, kept_headers, size_bytes = check_record(
+            value, key, tags, headers, timestamp_ms, partition
+        )
         if on_delivery is not None:
             callback("on_delivery", on_delivery)
         if type(topic) is not str or topic not in self._names:
             self._names.add(topic_name(topic))
         background.check()
-        handle = SendHandle()
-        sent = _Sent(handle, topic, value, key, tags, headers, timestamp_ms, partition, on_delivery)
-        with self._lock:
-            while self._is_inbox_full() and self._is_open:
-                self._drained.wait()
-            if not self._is_open:
-                raise UnavailableError("the producer is closed")
-            self._inbox.append(sent)
-            self._inbox_bytes += size_bytes
-            if not self._is_draining:  # one crossing for all records sent until it is over
-                self._is_draining = True
-                asyncio.run_coroutine_threadsafe(self._drain(), background.loop)
-        return handle
+        return _Sent(
+            SendHandle(),
+            topic,
+            value,
+            key,
+            kept_tags,
+            kept_headers,
+            timestamp_ms,
+            partition,
+            on_delivery,
+            size_bytes + RECORD_OVERHEAD_BYTES,
+        )
+
+    def _put(self, sent: _Sent) -> SendHandle:
+        """Take a record in; the lock is held. Raises UnavailableError."""
+        if not self._is_open:
+            raise UnavailableError("the producer is closed")
+        self._inbox.append(sent)
+        self._inbox_bytes += sent.size_bytes
+        if not self._is_draining:  # one crossing for all records sent until it is over
+            self._is_draining = True
+            asyncio.run_coroutine_threadsafe(self._drain(), background.loop)
+        return sent.handle
+
+    def _wait_for_inbox_room(self, sent: _Sent) -> None:
+        """Wait with the lock held. Raises ThrottledError on the client's own thread."""
+        while self._is_inbox_full() and self._is_open:
+            if background.is_own_thread:
+                raise no_room(sent.size_bytes)
+            self._drained.wait()
 
     def _is_inbox_full(self) -> bool:
         return len(self._inbox) >= INBOX_RECORDS_MAX or self._inbox_bytes >= INBOX_BYTES_MAX
@@ -202,7 +268,7 @@ class Producer:
         """Give records to the producer; what it refuses concerns only the record itself."""
         send = self._producer.send_wait
         while taken:
-            handle, topic, value, key, tags, headers, timestamp_ms, partition, told = taken[0]
+            handle, topic, value, key, tags, headers, timestamp_ms, partition, told, _ = taken[0]
             try:
                 found = await send(
                     topic,
@@ -226,27 +292,10 @@ class Producer:
             taken.popleft()
 
     def send_and_wait(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        tags: Iterable[str] = (),
-        headers: HeadersLike = (),
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
+        self, topic: str, value: bytes | None, **record: Unpack[RecordArguments]
     ) -> RecordMetadata:
         """Send one record, arguments as ``send``, and wait until it is acknowledged."""
-        handle = self.send(
-            topic,
-            value,
-            key=key,
-            tags=tags,
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-        )
-        return handle.result()
+        return self.send(topic, value, **record).result()
 
     def send_batch(
         self,

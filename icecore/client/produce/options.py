@@ -1,9 +1,11 @@
-"""Options of a producer, for asyncio and for threads."""
+"""Options of a producer, and keywords of a record, for asyncio and for threads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, TypeAlias, TypedDict
 
+from icecore.client.checks import HeadersLike
 from icecore.client.options import Default
+from icecore.client.produce.batches import OnDelivery
 from icecore.client.retries import OnRetry
 from icecore.codec.record import Codec
 from icecore.model import Acks
@@ -11,6 +13,17 @@ from icecore.rpc.addresses import Transport
 
 AcksName: TypeAlias = Literal["all", "quorum", "leader"]
 CompressionName: TypeAlias = Literal["none", "lz4", "zstd"]
+
+
+class RecordArguments(TypedDict, total=False):
+    """Keywords of ``Producer.send``, which says what they mean, for the other ways to send."""
+
+    key: bytes | None
+    tags: Iterable[str]
+    headers: HeadersLike
+    timestamp_ms: int | None
+    partition: int | None
+    on_delivery: OnDelivery | None
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -21,7 +34,7 @@ class ProducerOptions(TypedDict, total=False):
         compression: Of the payloads: ``none``, ``lz4`` or ``zstd``.
         linger_ms: How long a batch waits for more records.
         batch_bytes: A batch is closed at this size, before compression.
-        buffer_bytes: Records that are not acknowledged yet; ``send`` refuses more.
+        buffer_bytes: Records that are not acknowledged yet; ``try_send`` refuses more.
         request_bytes_max: Batches of one request together.
         request_timeout_ms: How long a leader waits for its replicas before it answers TIMEOUT.
         delivery_timeout_ms: From the first record of a batch until it is given up. A request that

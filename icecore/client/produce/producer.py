@@ -32,7 +32,7 @@ from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColu
 from icecore.client.produce.home import Home
 from icecore.client.produce.identity import ATTEMPT_S, Identities
 from icecore.client.produce.identity import producer_name as named
-from icecore.client.produce.options import ProducerOptions
+from icecore.client.produce.options import ProducerOptions, RecordArguments
 from icecore.client.produce.partition_queue import PartitionQueue
 from icecore.client.produce.sender import Sender
 from icecore.client.produce.topics import Topic, Topics, Waiting
@@ -278,7 +278,7 @@ class Producer:
             self._home.check()
         buffer = self._buffer
         if size > _RECORD_BYTES_MAX or buffer.used_bytes >= buffer.limit_bytes:
-            raise _no_room(size)
+            raise no_room(size)
         try:
             found = self._known[topic]
         except (KeyError, TypeError):
@@ -345,6 +345,9 @@ class Producer:
             self._buffer.close(queue)
         return batch, index
 
+    try_send = send
+    """The name of this verb that ``icecore.blocking.Producer`` has, too: neither of them waits."""
+
     async def send_wait(
         self,
         topic: str,
@@ -375,27 +378,10 @@ class Producer:
         )
 
     async def send_and_wait(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        tags: Iterable[str] = _NONE,
-        headers: HeadersLike = _NONE,
-        timestamp_ms: int | None = None,
-        partition: int | None = None,
+        self, topic: str, value: bytes | None, **record: Unpack[RecordArguments]
     ) -> RecordMetadata:
         """Send one record, arguments as ``send``, and wait until it is acknowledged."""
-        handle = await self.send_wait(
-            topic,
-            value,
-            key=key,
-            tags=tags,
-            headers=headers,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-        )
-        return await handle
+        return await (await self.send_wait(topic, value, **record))
 
     def send_batch(
         self,
@@ -437,7 +423,7 @@ class Producer:
             partition = checks.partition_number(partition)
         columns = columns_of(values, keys, tags, headers, timestamps_ms, self._clock.now_ms())
         if columns.largest > _RECORD_BYTES_MAX or self._buffer.is_full:
-            raise _no_room(columns.largest)
+            raise no_room(columns.largest)
         try:
             found = self._known[topic]
         except (KeyError, TypeError):
@@ -546,7 +532,7 @@ class Producer:
         self._sender.together(offer_all)
 
 
-def _no_room(record_bytes: int) -> IcecoreError:
+def no_room(record_bytes: int) -> IcecoreError:
     """For a record of that size."""
     if record_bytes > _RECORD_BYTES_MAX:
         return RecordTooLargeError(f"a record of {record_bytes} bytes exceeds {_RECORD_BYTES_MAX}")

@@ -13,7 +13,14 @@ import pytest
 
 from icecore import RecordMetadata, blocking
 from icecore.blocking.background import background
-from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError, UnknownTopicError
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    RecordTooLargeError,
+    ThrottledError,
+    UnavailableError,
+    UnknownTopicError,
+)
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
@@ -170,6 +177,34 @@ def test_a_record_is_kept_as_it_was_given(cluster: FakeCluster) -> None:
     with blocking.Consumer(cluster.bootstrap, "t", stop_at_end=True) as consumer:
         found = [(record.tags, tuple(record.headers)) for record in consumer]
     assert found == [(("a",), (("h", b"1"),))] * 2
+
+
+def test_try_send_refuses_when_the_buffer_is_full(cluster: FakeCluster) -> None:
+    may_answer = threading.Event()
+
+    async def hold(node: int, method: str) -> None:
+        if method == "_Produce":
+            await asyncio.to_thread(may_answer.wait)
+
+    cluster.before_call = hold
+    with blocking.Producer(cluster.bootstrap, buffer_bytes=2_000) as producer:
+        handles: list[blocking.SendHandle] = []
+        with pytest.raises(ThrottledError, match="full"):
+            while True:
+                handles.append(producer.try_send("t", b"%d" % len(handles), tags=["a"]))
+        with pytest.raises(RecordTooLargeError):
+            producer.try_send("t", bytes(2 * MIB))
+        with pytest.raises(TypeError):
+            producer.try_send("t", "text")  # type: ignore[arg-type]
+        waiting = [producer.send("t", b"waits") for _ in range(3)]
+        may_answer.set()
+        assert [each.result(LONG_S).offset for each in handles] == list(range(len(handles)))
+        assert [each.result(LONG_S).offset for each in waiting] == [
+            len(handles) + number for number in range(3)
+        ]
+        assert producer.try_send("t", b"last").result(LONG_S).offset == len(handles) + 3
+    with pytest.raises(UnavailableError, match="closed"):
+        producer.try_send("t", b"0")
 
 
 def test_records_that_wait_for_room_are_bounded_in_bytes(cluster: FakeCluster) -> None:
@@ -330,6 +365,27 @@ def test_delivery_is_told(cluster: FakeCluster) -> None:
         producer.flush()
         assert good.result(LONG_S) in told
     assert {type(each) for each in told} == {RecordMetadata, InvalidRequestError}
+
+
+def test_who_is_told_of_a_delivery_sends_without_waiting(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback that waited for room would wait for its own thread, for ever."""
+    monkeypatch.setattr("icecore.blocking.producer.INBOX_RECORDS_MAX", 2)
+    outcomes: list[object] = []
+    with blocking.Producer(cluster.bootstrap) as producer:
+
+        def more(_: object) -> None:
+            try:
+                outcomes.extend(producer.send("t", b"more") for _ in range(5))
+            except ThrottledError as error:
+                outcomes.append(error)
+
+        producer.send("t", b"0", on_delivery=more)
+        producer.flush(LONG_S)
+        producer.flush(LONG_S)
+    *handles, refused = outcomes
+    assert len(handles) == 2 and isinstance(refused, ThrottledError)
 
 
 def test_a_consumer_is_a_stream_of_arrow(cluster: FakeCluster) -> None:

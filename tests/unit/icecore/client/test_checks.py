@@ -527,6 +527,8 @@ def test_blocking_clients(bootstrap: str) -> None:
             for value in values:
                 with pytest.raises(REFUSED):
                     producer.send(**arguments(name, value)).result(LONG_S)
+                with pytest.raises(REFUSED):
+                    producer.try_send(**arguments(name, value)).result(LONG_S)
                 good.append(producer.send("t", b"good", key=b"k"))
         assert len([handle.result(LONG_S) for handle in good]) == len(good)
         for name, values in BATCH.items():
@@ -584,6 +586,6 @@ def test_every_public_method_is_tried() -> None:
     """One that is new needs a row in the tables above."""
     tried = {"describe_cluster", "close", *ADMIN}
     assert {name for name in vars(Admin) if not name.startswith("_")} == tried
-    producer = {"send", "send_wait", "send_and_wait", "send_batch", "flush", "close"}
+    producer = {"send", "try_send", "send_wait", "send_and_wait", "send_batch", "flush", "close"}
     rest = {"start", "ready", "metrics", "buffered_bytes", "lost_acks_leader"}
     assert {name for name in vars(Producer) if not name.startswith("_")} == producer | rest

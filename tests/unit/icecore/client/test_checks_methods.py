@@ -22,6 +22,7 @@ import icecore
 from icecore import blocking
 from icecore.blocking.background import background
 from icecore.client.conditions import SearchArguments
+from icecore.client.produce.options import RecordArguments
 from icecore.topic_settings import TopicFields
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.icecore.client.test_checks_random import LONG_S, REFUSED, odd
@@ -58,7 +59,7 @@ NEEDED: dict[str, Any] = {
     "settings": None,
 }
 """A good value for each parameter that has no default, by its name."""
-KEYWORDS = {"arguments": SearchArguments, "fields": TopicFields}
+KEYWORDS = {"arguments": SearchArguments, "fields": TopicFields, "record": RecordArguments}
 """The keyword arguments that stand behind the ** of a signature."""
 
 
