@@ -78,11 +78,11 @@ async def test_a_store_that_refuses_keeps_nobody_from_serving(
 async def test_credentials_that_end_and_come_back(
     tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coordinator_epoch = tmp_path / "coordinator_epoch"
-    coordinator_epoch.write_text("for the place that gives credentials")
+    token = tmp_path / "token"
+    token.write_text("for the place that gives credentials")
     with credential_place(server.credentials()) as given:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", given.url)
-        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(coordinator_epoch))
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
         place = s3_place(server, tmp_path.name)
         with cluster_of(tmp_path / "cluster", place, nodes=1) as cluster:
             address = cluster.bootstrap

@@ -34,7 +34,7 @@ def credential_place(given: dict[str, str]) -> Iterator[CredentialPlace]:
         def do_GET(self) -> None:
             place.asked += 1
             soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=5)
-            names = {**_NAMES, "AWS_SESSION_TOKEN": "CoordinatorEpoch"}
+            names = {**_NAMES, "AWS_SESSION_TOKEN": "Token"}
             answer: dict[str, Any] = {names[each]: text for each, text in place.given.items()}
             answer["Expiration"] = soon.strftime("%Y-%m-%dT%H:%M:%SZ")
             data = json.dumps(answer).encode()

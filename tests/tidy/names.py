@@ -298,9 +298,9 @@ def prose_of(module: Module) -> Iterator[tuple[int, str]]:
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value.lineno, value.value
-    for coordinator_epoch in tokenize.generate_tokens(io.StringIO(module.text).readline):
-        if coordinator_epoch.type == tokenize.COMMENT:
-            yield coordinator_epoch.start[0], coordinator_epoch.string
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
 
 
 def production_prose() -> Iterator[tuple[Module, int, str]]:

@@ -18,6 +18,7 @@ from tests.support import tiered
 from tests.support.query_setup import QueryNode, Stored, records_of
 from tests.support.remote_setup import RemoteNode
 from tests.support.row_frames import rows_of
+from tests.support.waiting import until
 
 
 def source_of(count: int = 1, batches: int = 8) -> QueryNode:
@@ -72,8 +73,7 @@ async def test_a_scan_reads_ahead_and_a_look_does_not() -> None:
     await asyncio.sleep(0.01)
     assert remote.store.by_key["parquet"] == 2  # the footer and one row group
     await remote.reading.read(1, 5, 1)
-    await asyncio.sleep(0.01)
-    assert remote.store.by_key["parquet"] == 5  # and those behind it: two are left
+    await until(lambda: remote.store.by_key["parquet"] == 5)  # and those behind it: two are left
     await remote.reading.read(1, 6, 1)
     await asyncio.sleep(0.01)
     assert remote.store.by_key["parquet"] == 5
@@ -338,8 +338,7 @@ async def test_a_scan_of_row_groups_reads_ahead() -> None:
     source, remote = source_of(), RemoteNode()
     remote.publish(source, 1, row_group_bytes=1)
     await remote.reading.read(1, 0, 1, as_row_groups=True)
-    await asyncio.sleep(0.01)
-    assert remote.store.by_key["parquet"] == 5  # the footer, what was asked for and three more
+    await until(lambda: remote.store.by_key["parquet"] == 5)  # the footer, and four groups
     assert offsets_of(await read_rows(remote.reading, source, 1)) == list(range(8))
     assert remote.store.by_key["parquet"] == 9, "each was read once"
     assert not remote.unexpected
