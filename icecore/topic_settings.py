@@ -74,7 +74,7 @@ AMOUNT_MAX: Final = 1 << 60
 # --- the table ------------------------------------------------------------------------------------
 
 
-class Kind(Enum):
+class SettingKind(Enum):
     """The kind of a setting's values."""
 
     COUNT = "count"
@@ -111,7 +111,7 @@ class Setting:
         name: The field's name.
     """
 
-    kind: Kind
+    kind: SettingKind
     help: str
     low: int = 0
     high: int = 0
@@ -137,7 +137,7 @@ class Setting:
 
         A flush mode and names are checked where a message or a caller gives them.
         """
-        if self.kind is Kind.WORD and value not in self.words:
+        if self.kind is SettingKind.WORD and value not in self.words:
             raise InvalidRequestError(f"{self.name} {value[:64]!r} must be one of {self.range}")
         is_unlimited = self.is_limit and value == NO_LIMIT
         if self.high and not is_unlimited and not self.low <= value <= self.high:
@@ -147,7 +147,7 @@ class Setting:
 _YEAR_MS = 366 * 24 * 3600 * 1000
 
 
-def _row(kind: Kind, text: str, **rest: Any) -> Any:
+def _row(kind: SettingKind, text: str, **rest: Any) -> Any:
     return field(default=None, metadata={"row": Setting(kind, text, **rest)})
 
 
@@ -157,7 +157,7 @@ class TopicSettings:
     altered; a topic that is described has them all."""
 
     partitions: int | None = _row(
-        Kind.COUNT,
+        SettingKind.COUNT,
         "Partitions; only add-partitions changes them.",
         low=1,
         high=10_000,
@@ -166,7 +166,7 @@ class TopicSettings:
         flags=("--partitions", "-p"),
     )
     replication_factor: int | None = _row(
-        Kind.COUNT,
+        SettingKind.COUNT,
         "Copies of each segment.",
         low=1,
         high=32,
@@ -174,91 +174,91 @@ class TopicSettings:
         flags=("--replication-factor", "--replicas"),
     )
     min_insync_replicas: int | None = _row(
-        Kind.COUNT,
+        SettingKind.COUNT,
         "Fewest in-sync copies that acks=all accepts.",
         low=1,
         high=32,
         default="2 with three copies or more, else 1",
     )
     flush_mode: FlushMode | None = _row(  # noqa: RUF009 - a field like the others
-        Kind.FLUSH,
+        SettingKind.FLUSH,
         "sync: fsync before each ack; async: at intervals.",
         words=("sync", "async"),
         flags=("--flush",),
     )
     segment_bytes: int | None = _row(
-        Kind.BYTES, "Seal a segment at this size.", low=64 << 10, high=AMOUNT_MAX
+        SettingKind.BYTES, "Seal a segment at this size.", low=64 << 10, high=AMOUNT_MAX
     )
     segment_age_ms: int | None = _row(
-        Kind.MS, "Seal a segment at this age.", low=1_000, high=100 * _YEAR_MS
+        SettingKind.MS, "Seal a segment at this age.", low=1_000, high=100 * _YEAR_MS
     )
     partitioner: str | None = _row(
-        Kind.WORD,
+        SettingKind.WORD,
         "Choice of a record's partition: xxh64 of its key, or the client's own.",
         words=PARTITIONERS,
         holds=Holds.AT_CREATION,
         is_for_all=False,
     )
     record_bytes_max: int | None = _row(
-        Kind.BYTES,
+        SettingKind.BYTES,
         "Largest record: key, value, headers and tags.",
         low=1,
         high=RECORD_BYTES_CAP,
         is_for_all=False,
     )
     batch_bytes_max: int | None = _row(
-        Kind.BYTES,
+        SettingKind.BYTES,
         "Largest batch; `batch_bytes` of producers, and a record more, must fit.",
         low=1,
         high=BATCH_BYTES_CAP,
         is_for_all=False,
     )
     uncompressed_bytes_max: int | None = _row(
-        Kind.BYTES,
+        SettingKind.BYTES,
         "Largest payload of a batch before compression, and its tags written out.",
         low=1,
         high=UNCOMPRESSED_BYTES_CAP,
         is_for_all=False,
     )
     delete_grace_ms: int | None = _row(
-        Kind.MS,
+        SettingKind.MS,
         "Time in which a deleted topic can be undeleted; 0 = not at all.",
         high=10 * _YEAR_MS,
         default="24 h",
         holds=Holds.AT_ONCE,
     )
     engine: str | None = _row(
-        Kind.WORD, "Storage of active segments: segment, rocksdb or memory.", words=ENGINES
+        SettingKind.WORD, "Storage of active segments: segment, rocksdb or memory.", words=ENGINES
     )
     file_model: str | None = _row(
-        Kind.WORD,
+        SettingKind.WORD,
         "Files of active segments: one per partition, or shared by an I/O worker.",
         words=FILE_MODELS,
     )
     flush_interval_ms: int | None = _row(
-        Kind.MS, "With flush mode async: longest time to the fsync.", low=1, high=3_600_000
+        SettingKind.MS, "With flush mode async: longest time to the fsync.", low=1, high=3_600_000
     )
     flush_bytes: int | None = _row(
-        Kind.BYTES,
+        SettingKind.BYTES,
         "With flush mode async: most bytes of a segment without fsync.",
         low=1,
         high=1 << 30,
     )
     on_total_loss: str | None = _row(
-        Kind.WORD,
+        SettingKind.WORD,
         "When no copy of an active segment is left: wait for a person, or go on without it.",
         words=ON_TOTAL_LOSS,
         default="unavailable; restart_empty for engine memory",
     )
     indexed_headers: tuple[str, ...] | None = _row(
-        Kind.NAMES,
+        SettingKind.NAMES,
         "Names of headers by whose values records are found.",
         default="none",
         flags=("--indexed-header",),
         is_for_all=False,
     )
     retention_ms: int | None = _row(
-        Kind.MS,
+        SettingKind.MS,
         "Delete sealed segments this long after their last record; -1 = never.",
         low=1,
         high=AMOUNT_MAX,
@@ -266,7 +266,7 @@ class TopicSettings:
         title="retention time",
     )
     retention_bytes: int | None = _row(
-        Kind.BYTES,
+        SettingKind.BYTES,
         "Keep this much of the newest of each partition, of one copy; -1 = all.",
         low=1,
         high=AMOUNT_MAX,
@@ -274,32 +274,32 @@ class TopicSettings:
         title="retention size",
     )
     on_full: str | None = _row(
-        Kind.WORD,
+        SettingKind.WORD,
         "When a disk is nearly full: refuse records, or delete_oldest segments.",
         words=ON_FULL,
     )
     tier: str | None = _row(
-        Kind.WORD,
+        SettingKind.WORD,
         "Copy sealed segments into object storage: off or on.",
         words=tuple(TIER),
         default="off",
         holds=Holds.AT_ONCE,
     )
     tier_format: str | None = _row(
-        Kind.WORD, "Format of those copies: parquet or segment.", words=TIER_FORMATS
+        SettingKind.WORD, "Format of those copies: parquet or segment.", words=TIER_FORMATS
     )
     tier_after_ms: int | None = _row(
-        Kind.MS, "Copy a segment this long after its seal.", high=AMOUNT_MAX
+        SettingKind.MS, "Copy a segment this long after its seal.", high=AMOUNT_MAX
     )
     local_retention_ms: int | None = _row(
-        Kind.MS,
+        SettingKind.MS,
         "Copied segments leave the nodes this long after their seal; -1 = never.",
         high=AMOUNT_MAX,
         is_limit=True,
         title="local retention time",
     )
     local_retention_bytes: int | None = _row(
-        Kind.BYTES,
+        SettingKind.BYTES,
         "Nodes keep this much of the newest of each partition; -1 = all.",
         high=AMOUNT_MAX,
         is_limit=True,

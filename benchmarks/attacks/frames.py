@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TypeAlias
 
-from icecore.rpc.native.frame import Kind, pack_call, pack_head, pack_hello
+from icecore.rpc.native.frame import FrameKind, pack_call, pack_head, pack_hello
 
 SOURCE = "127.0.0.2"
 Attack: TypeAlias = Callable[[str, float], Coroutine[None, None, int]]
@@ -211,7 +211,9 @@ def _calls(method: str, body: bytes, timeout_s: float) -> Callable[[int], tuple[
     def chunk(number: int) -> tuple[bytes, int]:
         first = number * _AT_ONCE
         return (
-            b"".join(_head(Kind.CALL, first + each + 1, meta, body) for each in range(_AT_ONCE)),
+            b"".join(
+                _head(FrameKind.CALL, first + each + 1, meta, body) for each in range(_AT_ONCE)
+            ),
             _AT_ONCE,
         )
 
@@ -232,7 +234,7 @@ async def native_idle(address: str, seconds: float) -> int:
 async def native_bodies(address: str, seconds: float) -> int:
     """Native calls that announce 64 MiB and send little of it."""
     meta = pack_call(30, b"/icecore.v1.DataService/Fetch")
-    first = pack_hello() + pack_head(Kind.CALL, 1, meta, 63 << 20) + bytes(100_000)
+    first = pack_hello() + pack_head(FrameKind.CALL, 1, meta, 63 << 20) + bytes(100_000)
     return await _hold(address, seconds, 50, first)
 
 

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, create_model
 from icecore.process.log import LogFormat
 from icecore.process.settings import Settings, TableSettings
 from icecore.process.system import DESCRIPTORS_MIN
-from icecore.topic_settings import SETTINGS, Kind, Setting
+from icecore.topic_settings import SETTINGS, Setting, SettingKind
 from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
 
 
@@ -23,7 +23,7 @@ def _type_of(row: Setting) -> Any:
         return Literal[row.words] | None
     low = -1 if row.is_limit else row.low
     bounds = Field(ge=low, le=row.high)
-    if row.kind is Kind.BYTES:
+    if row.kind is SettingKind.BYTES:
         return Annotated[int, BeforeValidator(_size), bounds] | None
     return Annotated[int, bounds] | None
 

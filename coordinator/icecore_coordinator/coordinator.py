@@ -47,9 +47,9 @@ from icecore_coordinator.state.records import (
 )
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.admission import Admission
+from icecore_coordinator.work.admission import NodeAdmission
 from icecore_coordinator.work.copies.auditor import Auditor
-from icecore_coordinator.work.copies.leaving import HandOver
+from icecore_coordinator.work.copies.leaving import LeadershipHandOver
 from icecore_coordinator.work.copies.repairing import Repairer
 from icecore_coordinator.work.copies.surplus import SurplusCopies
 from icecore_coordinator.work.counted_time import CountedTime
@@ -63,15 +63,15 @@ from icecore_coordinator.work.recovery.recovery import Recovery
 from icecore_coordinator.work.recovery.start_states import StartStates
 from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.remote.tier_import import TierImport
-from icecore_coordinator.work.remote.tiering import Tiering
-from icecore_coordinator.work.retention import Retention
+from icecore_coordinator.work.remote.tiering import TieringScheduler
+from icecore_coordinator.work.retention import RetentionScheduler
 from icecore_coordinator.work.segments.gains import ExpectedGains
 from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.segments.seal_checking import SealChecker
 from icecore_coordinator.work.segments.sealing import LiveSealing
 from icecore_coordinator.work.segments.segment_opening import SegmentOpening
 from icecore_coordinator.work.segments.tail_opening import TailOpener
-from icecore_coordinator.work.topics import Topics
+from icecore_coordinator.work.topics import TopicActs
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
@@ -158,15 +158,15 @@ class Coordinator:
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
         self._surplus = SurplusCopies(ports, self._repairer.is_copying)
-        self._hand_over = HandOver(ports, gains, request, self._pushes.let_leave)
+        self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
-        self._retention, self._local = Retention(ports, rolls), LocalCopies(ports)
+        self._retention, self._local = RetentionScheduler(ports, rolls), LocalCopies(ports)
         self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self._local)
-        self.tiering = Tiering(ports, self._spawn)
+        self.tiering = TieringScheduler(ports, self._spawn)
         nodes = CoordinatorService(
             ports,
-            admission=Admission(ports, self._sessions),
+            admission=NodeAdmission(ports, self._sessions),
             sessions=self._sessions,
             broken=BrokenStreams(self._sessions, ports.calls, self._spawn),
             pushes=self._pushes,
@@ -191,7 +191,7 @@ class Coordinator:
         )
 
     def _admin(self, ports: WorkerPorts, rng: Rng, defaults: TopicDefaults) -> Handlers:
-        topics = Topics(ports, self._opener.backoff, rng)
+        topics = TopicActs(ports, self._opener.backoff, rng)
         lossy = LossyActs(ports, self.recovery.backoff)
         records = RecordDeletion(ports)
         imports, last_error = TierImport(ports, topics.undelete), self.tiering.errors.of

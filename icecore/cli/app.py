@@ -20,7 +20,7 @@ import icecore
 from icecore.cli import profiles
 from icecore.cli.commands import Commands
 from icecore.cli.output import SCHEMA, Output
-from icecore.cli.session import Session
+from icecore.cli.session import CommandSession
 from icecore.errors import (
     IcecoreError,
     RequestTimeoutError,
@@ -91,7 +91,7 @@ def _globals(
 ) -> None:
     """Options of all commands; they may stand after the command as well."""
     given = profiles.load(profile)
-    context.obj = Session(
+    context.obj = CommandSession(
         bootstrap or given.bootstrap,
         given.timeout_s if timeout is None else timeout,
         Output(is_json=json, is_quiet=quiet),

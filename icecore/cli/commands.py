@@ -53,7 +53,7 @@ def load(name: str) -> Any:
             if part not in known:
                 found.command(part)(_object(where))
         found.rich_markup_mode = None
-        found.info.cls = Group
+        found.info.cls = CommandGroup
         command: Any = get_group(found)
     else:
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -84,7 +84,7 @@ def _epilog(examples: Sequence[str]) -> str | None:
     return "\n".join(["\b", "Examples:", *(f"  {each}" for each in examples)])
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands of one kind of thing, such as ``topic``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icecore.cli.output import size
-from icecore.cli.session import Session, session_of
+from icecore.cli.session import CommandSession, session_of
 from icecore.errors import ConfigurationError
 from icecore.process import launch
 
@@ -77,7 +77,7 @@ def _shown(setting: str, value: Any) -> Any:
     return size(value) if "_bytes" in setting and isinstance(value, int) else value
 
 
-def _rows_of_node(session: Session, node_id: int) -> list[dict[str, Any]]:
+def _rows_of_node(session: CommandSession, node_id: int) -> list[dict[str, Any]]:
     found = session.admin(lambda admin: _ask_node(session, admin, node_id))
     return [
         {"setting": each.name, "value": json.loads(each.value), "from": each.source}
@@ -86,7 +86,7 @@ def _rows_of_node(session: Session, node_id: int) -> list[dict[str, Any]]:
 
 
 async def _ask_node(
-    session: Session, admin: "Admin", node_id: int
+    session: CommandSession, admin: "Admin", node_id: int
 ) -> "data_pb2.DescribeSettingsResponse":
     """Ask a node for its effective settings.
 

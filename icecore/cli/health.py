@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from icecore.cli.output import Output, counted
-from icecore.cli.session import Session, session_of
+from icecore.cli.session import CommandSession, session_of
 from icecore.client.types import (
     ClusterDescription,
     NodeDescription,
@@ -31,7 +31,7 @@ _SHOWN = 20
 """So many reasons are printed for people; JSON has them all."""
 
 
-class Verdict(StrEnum):
+class HealthVerdict(StrEnum):
     """From best to worst."""
 
     HEALTHY = "healthy"
@@ -40,9 +40,9 @@ class Verdict(StrEnum):
 
 
 STATUS = {
-    Verdict.HEALTHY: 0,
-    Verdict.DEGRADED: EXIT_DEGRADED,
-    Verdict.UNAVAILABLE: EXIT_UNAVAILABLE,
+    HealthVerdict.HEALTHY: 0,
+    HealthVerdict.DEGRADED: EXIT_DEGRADED,
+    HealthVerdict.UNAVAILABLE: EXIT_UNAVAILABLE,
 }
 
 
@@ -50,7 +50,7 @@ STATUS = {
 class Reason:
     """Why a cluster is not healthy."""
 
-    verdict: Verdict
+    verdict: HealthVerdict
     what: str
     topic: str = ""
     partition: int | None = None
@@ -71,10 +71,10 @@ class Health:
     reasons: tuple[Reason, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HealthVerdict:
         """The worst of all reasons."""
-        worst = [each for each in Verdict if any(each == r.verdict for r in self.reasons)]
-        return worst[-1] if worst else Verdict.HEALTHY
+        worst = [each for each in HealthVerdict if any(each == r.verdict for r in self.reasons)]
+        return worst[-1] if worst else HealthVerdict.HEALTHY
 
 
 def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> Health:
@@ -85,14 +85,14 @@ def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> He
             found += _of_partition(topic, partition)
     for alert in cluster.alerts:
         text = f"segment {alert.segment_id} waits for a person: {alert.why}"
-        found.append(Reason(Verdict.DEGRADED, text))
-    found.sort(key=lambda each: each.verdict != Verdict.UNAVAILABLE)
+        found.append(Reason(HealthVerdict.DEGRADED, text))
+    found.sort(key=lambda each: each.verdict != HealthVerdict.UNAVAILABLE)
     return Health(tuple(found))
 
 
 def _of_nodes(cluster: ClusterDescription) -> Iterator[Reason]:
     if not any(each.node.state.name == "UP" for each in cluster.nodes):
-        yield Reason(Verdict.UNAVAILABLE, "no node is up")
+        yield Reason(HealthVerdict.UNAVAILABLE, "no node is up")
     for each in sorted(cluster.nodes, key=lambda one: one.node.node_id):
         yield from _of_node(each)
 
@@ -100,37 +100,37 @@ def _of_nodes(cluster: ClusterDescription) -> Iterator[Reason]:
 def _of_node(each: NodeDescription) -> Iterator[Reason]:
     number = each.node.node_id
     if (state := each.node.state.name.lower()) != "up":
-        yield Reason(Verdict.DEGRADED, f"it is {state.replace('_', ' ')}", node_id=number)
+        yield Reason(HealthVerdict.DEGRADED, f"it is {state.replace('_', ' ')}", node_id=number)
     for disk in each.disks:
         if disk.problem:
             text = f"disk {disk.path}: {disk.problem}"
-            yield Reason(Verdict.DEGRADED, text, node_id=number)
+            yield Reason(HealthVerdict.DEGRADED, text, node_id=number)
 
 
 def _of_partition(topic: TopicDescription, each: PartitionDescription) -> Iterator[Reason]:
-    def reason(verdict: Verdict, what: str) -> Reason:
+    def reason(verdict: HealthVerdict, what: str) -> Reason:
         return Reason(verdict, what, topic.name, each.partition)
 
     tail = each.tail
     if tail is None or not tail.leader or tail.state is not SegmentState.ACTIVE:
-        yield reason(Verdict.UNAVAILABLE, "it has no leader")
+        yield reason(HealthVerdict.UNAVAILABLE, "it has no leader")
     elif len(tail.isr) < tail.settings.min_insync_replicas:
         needed, there = tail.settings.min_insync_replicas, len(tail.isr)
-        yield reason(Verdict.UNAVAILABLE, f"{there} of {needed} replicas needed are in sync")
+        yield reason(HealthVerdict.UNAVAILABLE, f"{there} of {needed} replicas needed are in sync")
     elif len(tail.isr) < tail.settings.replication_factor:
         wanted, there = tail.settings.replication_factor, len(tail.isr)
-        yield reason(Verdict.DEGRADED, f"{there} of {wanted} replicas are in sync")
+        yield reason(HealthVerdict.DEGRADED, f"{there} of {wanted} replicas are in sync")
     if missing := each.under_replicated_segments:
-        yield reason(Verdict.DEGRADED, f"{counted(missing, 'segment')} with copies missing")
+        yield reason(HealthVerdict.DEGRADED, f"{counted(missing, 'segment')} with copies missing")
 
 
-def _look(session: Session) -> tuple[Health, dict[str, Any]]:
+def _look(session: CommandSession) -> tuple[Health, dict[str, Any]]:
     """The health, and the cluster in numbers; what can't be reached is UNAVAILABLE."""
     try:
         cluster, topics = session.admin(_ask)
     except (UnavailableError, RequestTimeoutError) as error:
         text = f"no coordinator answers: {error.message}"
-        return Health((Reason(Verdict.UNAVAILABLE, text),)), {}
+        return Health((Reason(HealthVerdict.UNAVAILABLE, text),)), {}
     nodes = [each.node.state.name == "UP" for each in cluster.nodes]
     numbers = {
         "nodes": len(nodes),
@@ -183,7 +183,7 @@ def _wait(look: _Look, within_s: float) -> tuple[Health, dict[str, Any]]:
     while True:
         found = look()
         left_s = deadline - time.monotonic()
-        if found[0].verdict is Verdict.HEALTHY or left_s <= 0:
+        if found[0].verdict is HealthVerdict.HEALTHY or left_s <= 0:
             return found
         time.sleep(min(_POLL_S, left_s))
 

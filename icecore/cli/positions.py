@@ -10,7 +10,7 @@ import typer
 
 from icecore.cli.output import counted, plain
 from icecore.cli.records.times import iso_time, parse_position, position_of
-from icecore.cli.session import Session, TopicName, complete_topic, confirm_final, session_of
+from icecore.cli.session import CommandSession, TopicName, complete_topic, confirm_final, session_of
 from icecore.client.types import OffsetResult, SavedPosition
 
 app = typer.Typer(no_args_is_help=True, help="How far readers with a name have come.")
@@ -59,7 +59,9 @@ def lag(context: typer.Context, name: Name, topic: OfTopic = None) -> None:
         session.output.note(f"nothing is saved under {name}{' of these topics' if topic else ''}")
 
 
-def _ends(session: Session, found: list[SavedPosition]) -> dict[str, dict[int, OffsetResult]]:
+def _ends(
+    session: CommandSession, found: list[SavedPosition]
+) -> dict[str, dict[int, OffsetResult]]:
     partitions: dict[str, list[int]] = {}
     for each in found:
         partitions.setdefault(each.topic, []).append(each.partition)

@@ -24,7 +24,7 @@ _BEHIND_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CommandSession:
     """The global options of one invocation."""
 
     bootstrap: str
@@ -101,10 +101,10 @@ def _check_reachable(bootstrap: str, within_s: float) -> None:
     raise UnavailableError(f"can't connect to {bootstrap}: {problem}")
 
 
-def session_of(context: typer.Context) -> Session:
+def session_of(context: typer.Context) -> CommandSession:
     """The session the main callback has stored."""
     session = context.obj
-    assert isinstance(session, Session)
+    assert isinstance(session, CommandSession)
     return session
 
 
@@ -115,7 +115,7 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     given = context.find_root().params
     try:
         profile = profiles.load(given.get("profile") or "")
-        session = Session(
+        session = CommandSession(
             given.get("bootstrap") or profile.bootstrap,
             _COMPLETION_S,
             Output(is_json=True, is_quiet=True),

@@ -12,7 +12,7 @@ from uuid import UUID
 import typer
 
 from icecore.cli.output import plain
-from icecore.cli.session import Session, complete_topic, confirm_final, session_of
+from icecore.cli.session import CommandSession, complete_topic, confirm_final, session_of
 from icecore.client.admin.topic_settings import settings_of_plan
 from icecore.client.types import MERGED_BYTES
 from icecore.errors import ConflictError, InvalidRequestError, StorageError, WrongClusterError
@@ -188,12 +188,12 @@ def restore(
         session.output.note(f"topic {each['topic']} is back with {count} segments")
 
 
-def _import(session: Session, plan: dict[str, Any], settings: TopicSettings) -> None:
+def _import(session: CommandSession, plan: dict[str, Any], settings: TopicSettings) -> None:
     session.admin(lambda admin: admin.import_tiered(plan, settings))
 
 
 def _settings(
-    session: Session, plan: dict[str, Any], partitions: int, replication_factor: int
+    session: CommandSession, plan: dict[str, Any], partitions: int, replication_factor: int
 ) -> TopicSettings:
     """As the bucket says, and as the operator does; those of a new topic where it says nothing."""
     found = settings_of_plan(plan)
@@ -210,7 +210,7 @@ def _settings(
     return replace(found, partitions=count, replication_factor=factor, min_insync_replicas=in_sync)
 
 
-def _show_plan(session: Session, found: dict[str, Any], problems: list[str]) -> None:
+def _show_plan(session: CommandSession, found: dict[str, Any], problems: list[str]) -> None:
     if session.output.is_json:
         session.output.json(found)
     else:
@@ -227,7 +227,7 @@ def _show_plan(session: Session, found: dict[str, Any], problems: list[str]) -> 
 
 
 def _claim(
-    session: Session,
+    session: CommandSession,
     url: str,
     found: dict[str, Any],
     where: list[str],
@@ -302,7 +302,9 @@ def merge(
     session.output.rows(rows, _MERGE_COLUMNS, title)
 
 
-def _merged(session: Session, topic: str, group: "MergeGroup", *, is_dry: bool) -> dict[str, Any]:
+def _merged(
+    session: CommandSession, topic: str, group: "MergeGroup", *, is_dry: bool
+) -> dict[str, Any]:
     """Merge one group and return its row; a dry run merges nothing."""
     row: dict[str, Any] = {
         "partition": group.partition,
@@ -331,7 +333,7 @@ def _told(row: dict[str, Any]) -> str:
     return f"{where} are segment {row['merged_segment_id']}, {row['records']:,} records"
 
 
-def _proof(session: Session, words: list[str], topics: list[str] | None) -> dict[str, Any]:
+def _proof(session: CommandSession, words: list[str], topics: list[str] | None) -> dict[str, Any]:
     """Verify the published copies. Look again when damage shows while metadata change: a commit may
     be under way."""
     known = _metadata(session, topics)
@@ -343,7 +345,7 @@ def _proof(session: Session, words: list[str], topics: list[str] | None) -> dict
     return found
 
 
-def _metadata(session: Session, topics: list[str] | None) -> str:
+def _metadata(session: CommandSession, topics: list[str] | None) -> str:
     """Return the published copies as JSON, in the form that the other process reads."""
     found = session.admin(lambda admin: admin.describe_tiering(with_copies=True))
     wanted = [
@@ -364,7 +366,7 @@ def _where(region: str, endpoint: str) -> list[str]:
     return ["--region", region, "--endpoint", endpoint]
 
 
-def _run(session: Session, arguments: list[str], known: str | None = None) -> dict[str, Any]:
+def _run(session: CommandSession, arguments: list[str], known: str | None = None) -> dict[str, Any]:
     """One command on a bucket. Raises StorageError with what it says."""
     progress = [] if session.output.is_quiet or session.output.is_json else ["--progress"]
     done = subprocess.run(

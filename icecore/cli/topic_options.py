@@ -14,7 +14,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from icecore.cli.output import size
 from icecore.cli.records.times import duration
-from icecore.topic_settings import SETTINGS, FlushMode, Holds, Kind, Setting, TopicSettings
+from icecore.topic_settings import SETTINGS, FlushMode, Holds, Setting, SettingKind, TopicSettings
 
 _SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
 
@@ -70,12 +70,12 @@ def with_settings(*, is_new: bool) -> Callable[[Callable[..., None]], Callable[.
 def _option(row: Setting, *, shows_default: bool) -> Any:
     rest: dict[str, Any] = {"help": row.help}
     kind: Any = int | None
-    if row.kind is Kind.NAMES:
+    if row.kind is SettingKind.NAMES:
         kind, rest["metavar"] = list[str] | None, "NAME"
         rest["help"] = f"{row.help} May be repeated."
     elif row.words:
         kind = Literal[row.words] | None
-    elif row.kind is Kind.BYTES:
+    elif row.kind is SettingKind.BYTES:
         rest["parser"] = parse_limit if row.is_limit else parse_size
         rest["metavar"] = "SIZE"
     else:
@@ -88,12 +88,12 @@ def _option(row: Setting, *, shows_default: bool) -> Any:
 
 def default_of(row: Setting) -> str:
     """The default as people write it."""
-    if not row.default.lstrip("-").isdigit() or row.kind is Kind.COUNT:
+    if not row.default.lstrip("-").isdigit() or row.kind is SettingKind.COUNT:
         return row.default
     number = int(row.default)
     if number == -1:
         return "unlimited"
-    return size(number) if row.kind is Kind.BYTES else duration(number)
+    return size(number) if row.kind is SettingKind.BYTES else duration(number)
 
 
 def _settings(said: Mapping[str, Any]) -> TopicSettings:
@@ -103,6 +103,6 @@ def _settings(said: Mapping[str, Any]) -> TopicSettings:
 
 
 def _value(row: Setting, value: Any) -> Any:
-    if value is None or row.kind not in (Kind.FLUSH, Kind.NAMES):
+    if value is None or row.kind not in (SettingKind.FLUSH, SettingKind.NAMES):
         return value
-    return FlushMode[value.upper()] if row.kind is Kind.FLUSH else tuple(value) or None
+    return FlushMode[value.upper()] if row.kind is SettingKind.FLUSH else tuple(value) or None

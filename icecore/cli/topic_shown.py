@@ -11,7 +11,7 @@ from typing import Any, Final
 from icecore.cli.output import Output, counted, plain, size
 from icecore.cli.records.times import duration, iso_time
 from icecore.client.types import PartitionDescription, TopicDescription
-from icecore.topic_settings import NO_LIMIT, SETTINGS, Kind, Setting
+from icecore.topic_settings import NO_LIMIT, SETTINGS, Setting, SettingKind
 
 SUMMARY: Final = "name partitions replicas records segments length under_replicated leaderless"
 """Columns of the list of topics,"""
@@ -127,11 +127,11 @@ def _name(row: Setting) -> str:
 def _value(row: Setting, value: Any) -> str:
     if row.is_limit and value == NO_LIMIT:
         return "unlimited"
-    if row.kind is Kind.NAMES:
+    if row.kind is SettingKind.NAMES:
         return ",".join(value) or "none"
-    if row.kind is Kind.BYTES:
+    if row.kind is SettingKind.BYTES:
         return size(value)
-    if row.kind is Kind.MS:
+    if row.kind is SettingKind.MS:
         return duration(value)
     return str(value)
 

@@ -54,7 +54,7 @@ class IcecoreDataSource(DataSource):
         """For a batch query."""
         options = read_options(self.options, is_stream=False)
         check_schema(schema)
-        return (PushingReader if options.filter_pushdown else BatchReader)(options, schema)
+        return (PushingReader if options.filter_pushdown else TopicBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For a streaming query."""
@@ -77,7 +77,7 @@ class IcecoreDataSource(DataSource):
         return shipped(self, dict(self.options))
 
 
-class BatchReader(DataSourceReader):
+class TopicBatchReader(DataSourceReader):
     """Reads what a topic holds when the query is planned.
 
     Args:
@@ -163,7 +163,7 @@ class BatchReader(DataSourceReader):
         return shipped(self, self._options, self._schema)
 
 
-class PushingReader(BatchReader):
+class PushingReader(TopicBatchReader):
     """The same, told by Spark what the query filters by; Spark must be set to do so."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

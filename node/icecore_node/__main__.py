@@ -42,7 +42,7 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.storage.engines import make_store
     from icecore_node.storage.files.descriptors import DescriptorBudget
     from icecore_node.storage.replica_store import ReplicaStore
-    from icecore_node.storage.segment_engine.segment_log import StoreSettings
+    from icecore_node.storage.segment_engine.segment_log import LogSettings
 
 COLD_NICENESS = 10
 """Niceness of threads that read object storage: scans of history leave the processors to producers
@@ -142,7 +142,7 @@ def _store(
         folder.index,
         folder.control,
         folder.cluster_id,
-        StoreSettings(
+        LogSettings(
             group_bytes_max=settings.group_bytes_max,
             allocation_step_bytes=settings.preallocate_bytes,
             recycle_bytes_max=settings.recycle_bytes_max,

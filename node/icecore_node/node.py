@@ -29,7 +29,7 @@ from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.maintenance.copying import SegmentCopier
-from icecore_node.maintenance.deletions import Deletions
+from icecore_node.maintenance.deletions import ReplicaDeletions
 from icecore_node.maintenance.digests import DigestReporter
 from icecore_node.maintenance.disk_watermarks import DiskWatch
 from icecore_node.maintenance.indexing import IndexMaintainer
@@ -39,7 +39,7 @@ from icecore_node.membership.condition import Condition
 from icecore_node.membership.disk_report import DiskReport
 from icecore_node.membership.heartbeats import Heartbeats
 from icecore_node.membership.leaving import Leaving
-from icecore_node.membership.registration import Gate, Registration, inventory_of
+from icecore_node.membership.registration import Gate, NodeRegistration, inventory_of
 from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.membership.updates import Updates
 from icecore_node.metrics import NodeMetrics
@@ -67,7 +67,7 @@ from icecore_node.serving.metadata_service import MetadataService
 from icecore_node.serving.orders.fencing import Fencing
 from icecore_node.serving.orders.leader_orders import LeaderOrders
 from icecore_node.serving.orders.node_service import NodeService
-from icecore_node.serving.orders.opening import Opening
+from icecore_node.serving.orders.opening import ReplicaOpening
 from icecore_node.serving.orders.write_back import WriteBacks
 from icecore_node.serving.produce import ProduceHandler
 from icecore_node.serving.producer_ids import ProducerIds
@@ -156,7 +156,7 @@ class Node:
         self.orders = Orders(context.identity)
         self._damage = Damage(context, self._news, self._readers)
         self._reading = ReplicaReading(context, self._damage)
-        self._deletions = Deletions(context, self.replicas, self.orders, self._news)
+        self._deletions = ReplicaDeletions(context, self.replicas, self.orders, self._news)
         self._seals = SealFinisher(
             context, self.orders, self._damage, self._readers, self._digest_queue
         )
@@ -219,7 +219,7 @@ class Node:
         self._orders_service = NodeService(
             context,
             fencing=Fencing(context, table, self.orders, self._damage, salvage, self._seals),
-            opening=Opening(context, table, self.orders),
+            opening=ReplicaOpening(context, table, self.orders),
             write_backs=WriteBacks(context.peers, self._copier, salvage),
             leader_orders=LeaderOrders(context, table, self.leaders),
             tier_orders=self._tier_orders() if self.tier.is_set_up else None,
@@ -278,7 +278,7 @@ class Node:
             standing=updates.standing,
             on_update=updates.take,
         )
-        self._registration = Registration(
+        self._registration = NodeRegistration(
             context, self._folder, self._coordinator, self._heartbeats, table, delete
         )
         self.condition = Condition(context, self._lease, self._news)

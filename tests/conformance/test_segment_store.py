@@ -12,13 +12,13 @@ from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import SyncFs
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.segment_store_suite import ReplicaStoreConformance
 from tests.conformance.store_harness import FAR, append, opened, read_all, segment_engine
 
-SMALL = StoreSettings(
+SMALL = LogSettings(
     group_bytes_max=32 << 10,
     allocation_step_bytes=64 << 10,
     segment_bytes=300 << 10,

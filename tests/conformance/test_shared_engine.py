@@ -14,7 +14,7 @@ from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 from icecore_node.storage.shared_engine.shared_files import file_name
 from tests.conformance.engine_suite import EngineConformance
@@ -24,7 +24,7 @@ from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.ports import memory_database
 
-SMALL = StoreSettings(
+SMALL = LogSettings(
     allocation_step_bytes=16 << 10,
     io_workers=2,
     shared_file_bytes=48 << 10,

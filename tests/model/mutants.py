@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icecore.model import NodeInfo, Segment
-from icecore_coordinator.decisions.segment_changes import Opening, Sealing, seal
+from icecore_coordinator.decisions.segment_changes import DecidedSeal, Opening, seal
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change
@@ -171,7 +171,7 @@ def leads_again(segment: Segment, node_id: int, incarnation: int) -> bool:
 
 
 def seal_on_old_confirmations(
-    cluster: ClusterState, live: Liveness, order: Sealing, successor: Opening, now_ms: int
+    cluster: ClusterState, live: Liveness, order: DecidedSeal, successor: Opening, now_ms: int
 ) -> Change:
     """Count confirmations of the successor's files by nodes that were started again since."""
     now = {node_id: cluster.incarnation(node_id) for node_id in successor.confirmed}

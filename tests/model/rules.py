@@ -349,7 +349,7 @@ class Decisions:
     ) -> str | None:
         """Return what is wrong with the records once the seal is stored; "" = nothing, None =
         refused."""
-        order = segment_changes.Sealing(1, VERSION, end, b"d" * 32, copies)
+        order = segment_changes.DecidedSeal(1, VERSION, end, b"d" * 32, copies)
         cluster = self._sealed(state, stored, stale, order, set(self.replicas), set())
         if cluster is None:
             return None
@@ -364,7 +364,7 @@ class Decisions:
         return self.open_error(state, stored, order) if tiles else "I4: the segments do not tile"
 
     def open_error(
-        self, state: int, stored: tuple[int, ...], order: segment_changes.Sealing
+        self, state: int, stored: tuple[int, ...], order: segment_changes.DecidedSeal
     ) -> str:
         """R34, for whoever confirmed the successor and whoever was started again since."""
         everyone = [set(some) for size in range(4) for some in combinations(self.replicas, size)]
@@ -387,7 +387,7 @@ class Decisions:
         state: int,
         stored: tuple[int, ...],
         stale: int,
-        order: segment_changes.Sealing,
+        order: segment_changes.DecidedSeal,
         confirmed: set[int],
         again: set[int],
     ) -> ClusterState | None:

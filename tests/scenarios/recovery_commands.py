@@ -13,13 +13,13 @@ from icecore_coordinator.decisions.lossy_changes import (
     declare_lost,
 )
 from icecore_coordinator.decisions.segment_changes import (
-    Sealing,
+    DecidedSeal,
     alter_isr,
     check_leader,
     seal,
     start_recovery,
 )
-from icecore_coordinator.nodes.node_calls import Written
+from icecore_coordinator.nodes.node_calls import WrittenReplica
 from icecore_coordinator.work.recovery.recovery_case import Case
 from icecore_replication.isr import IsrProposal
 from icecore_replication.producers import ProducerTable, snapshot_digest
@@ -207,7 +207,7 @@ def written(
     """A node holds everything up to the end, durably, and tells its digests."""
     case = room.decided_case
     snapshot = ProducerTable().snapshot()
-    told = Written(
+    told = WrittenReplica(
         incarnation=room.state.incarnation(node),
         seal_digest=log.encode(),
         producer_snapshot=snapshot,
@@ -253,7 +253,7 @@ def leader_seals(
     """The transaction of a live seal, based on the record as it is or as it was at a version."""
     segment = room.segment()
     check_leader(room.state, FIRST, segment.epoch, segment.leader, segment.leader_incarnation)
-    sealing = Sealing(
+    sealing = DecidedSeal(
         segment_id=FIRST,
         version=version or segment.version,
         end_offset=end,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.port import FoundReplica
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from tests.conformance.log_builder import identity
 from tests.scenarios.storage_room import StorageRoom
 from tests.scenarios.vocabulary import Vocabulary
@@ -30,7 +30,7 @@ def segments(
     """Begin: so many empty segments. With 0 there is no ``syncfs``."""
     room.disk.can_sync_all = bool(sync_all_files_min)
     room.start(
-        StoreSettings(
+        LogSettings(
             group_bytes_max=group_bytes_max,
             allocation_step_bytes=ALLOCATION_STEP_BYTES,
             sync_all_files_min=sync_all_files_min or FAR,

@@ -18,7 +18,7 @@ from icecore_node.storage.index.points import read_durable
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
@@ -136,12 +136,12 @@ class StorageRoom:
         self.logs: dict[int, LogBuilder] = {}
         self.group: dict[str, AppendRequest] = {}
         """Requests of the next commit, by the names that the scenario gives them."""
-        self._settings = StoreSettings()
+        self._settings = LogSettings()
         self.index_disk = SimIndexDisk()
         self._control = ControlStore(sqlite3.connect(":memory:", isolation_level=None))
         self.store: ReplicaStore
 
-    def start(self, settings: StoreSettings | None = None) -> list[FoundReplica]:
+    def start(self, settings: LogSettings | None = None) -> list[FoundReplica]:
         """A process opens the folder, whatever became of the one before."""
         self._settings = settings or self._settings
         self.store = make_store(

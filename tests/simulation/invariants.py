@@ -27,11 +27,10 @@ from icecore_node.serving.orders.node_service import NodeService
 from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.rocksdb_engine.log_judge import LogJudge
 from icecore_node.storage.segment_engine.segment_names import ASIDE, is_derived
-from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
+from icecore_node.storage.segment_engine.start_up import FileVerdict, StartUp
 from icecore_node.storage.shared_engine.shared_files import GONE, NOTE_KEY
 from icecore_node.storage.shared_engine.shared_files import file_name as shared_file_name
-from icecore_node.storage.shared_engine.start_up import Judged
-from icecore_node.storage.shared_engine.start_up import StartUp as SharedStartUp
+from icecore_node.storage.shared_engine.start_up import Judged, SharedStartUp
 from icecore_replication.checked import Checked
 from tests.simulation.copies import COORDINATOR
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
@@ -427,9 +426,9 @@ def _indexing(seen: Invariants) -> Callable[[Any], Any]:
 
 
 def _judging(seen: Invariants) -> Callable[[Any], Any]:
-    def replace(original: Callable[..., Verdict]) -> Callable[..., Verdict]:
+    def replace(original: Callable[..., FileVerdict]) -> Callable[..., FileVerdict]:
         @wraps(original)
-        def judge(self: StartUp, log: KnownLog) -> Verdict:
+        def judge(self: StartUp, log: KnownLog) -> FileVerdict:
             verdict = original(self, log)
             seen.on_judged(log.identity.segment_id, verdict.damage)
             return verdict

@@ -19,7 +19,7 @@ from icecore_node.replica.orders import Order, Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.serving.orders import fencing
 from icecore_node.serving.orders.node_service import NodeService
-from icecore_node.serving.orders.opening import Opening
+from icecore_node.serving.orders.opening import ReplicaOpening
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_replication.producers import ProducerTable
@@ -30,7 +30,7 @@ def confirm_looks_once() -> Mistake:
     """R60: an Open takes a replica that is in use by then back to its base."""
 
     async def confirm(
-        self: Opening, item: coordinator_pb2.OpenSegment
+        self: ReplicaOpening, item: coordinator_pb2.OpenSegment
     ) -> tuple[int, IcecoreError | None]:
         replica = self._table.get(item.segment.segment_id)
         if replica is None or replica.segment is not None or not replica.life.is_idle:
@@ -45,7 +45,7 @@ def confirm_looks_once() -> Mistake:
             self._table.add(replica)
         return item.segment.segment_id, None
 
-    return patch(Opening, "_confirm", confirm)
+    return patch(ReplicaOpening, "_confirm", confirm)
 
 
 def _begin_again(

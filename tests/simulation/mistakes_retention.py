@@ -75,12 +75,12 @@ def young_segments_go() -> Mistake:
     """R73: whatever is sealed counts as expired."""
     found = retention.verdict
 
-    def wrong(*given: Any) -> retention.Verdict:
+    def wrong(*given: Any) -> retention.RetentionVerdict:
         state, key, tail = given
         verdict = found(state, key, tail)
         topic, partition = state.topics.get(key[0]), state.partitions.get(key)
         if topic is None or partition is None or not topic.retention.has_limits:
             return verdict
-        return retention.Verdict(max(verdict.start_offset, partition.next_base_offset))
+        return retention.RetentionVerdict(max(verdict.start_offset, partition.next_base_offset))
 
     return patch(retention, "verdict", wrong)

@@ -8,7 +8,7 @@ from unittest import mock
 
 from icecore_node.storage.shared_engine import judgement
 from icecore_node.storage.shared_engine.compaction import Compaction, Copy
-from icecore_node.storage.shared_engine.judgement import Verdict
+from icecore_node.storage.shared_engine.judgement import CopyVerdict
 from icecore_node.storage.shared_engine.lane import Lane, _Writing
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 from icecore_node.storage.shared_engine.shared_files import SharedFile, SharedFiles
@@ -62,7 +62,7 @@ def shared_damage_condemns_nobody() -> Iterator[None]:
     """R40 and, enough by itself, R59: a log that is broken in a shared file ends there."""
     judge = judgement.judge
 
-    def wrong(*given: Any) -> Verdict:
+    def wrong(*given: Any) -> CopyVerdict:
         verdict = judge(*given)
         verdict.damage = ""
         return verdict

@@ -13,7 +13,7 @@ from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.index.derived_index import DerivedIndex
 from icecore_node.storage.index.points import Put, key_prefix, pack_durable
-from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
+from icecore_node.storage.segment_engine.start_up import FileVerdict, StartUp
 from tests.simulation.mistakes import Mistake, patch
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def recovery_index_first() -> Iterator[None]:
         file: File,
         scan: BatchScan,
         size: int,
-        verdict: Verdict,
+        verdict: FileVerdict,
     ) -> bool:
         self._index.write([pack_durable(key_prefix(identity), scan.position, scan.tail)])
         return judge_stop(self, identity, file, scan, size, verdict)

@@ -16,7 +16,7 @@ from icecore_node.storage.segment_engine.group_commit import GroupCommit, _Part
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name
-from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
+from icecore_node.storage.segment_engine.start_up import FileVerdict, StartUp
 from tests.simulation.disk import SimFileSystem
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_registry import log_may_go_back
@@ -82,7 +82,7 @@ def damage_is_cut_off() -> Iterator[None]:
     counts as intact; nobody notices that it was longer once."""
     judge = StartUp.judge
 
-    def wrong(self: StartUp, log: KnownLog) -> Verdict:
+    def wrong(self: StartUp, log: KnownLog) -> FileVerdict:
         verdict = judge(self, log)
         if verdict.damage.startswith(("mid-log damage", "lost durable tail")):
             verdict.damage, verdict.why = "", "clean"

@@ -12,8 +12,8 @@ from icecore_node.storage.engines import SHARED_ENGINE
 from icecore_node.storage.port import Store
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.shared_engine.file_scan import scan_file
-from icecore_node.storage.shared_engine.frames import Frame
-from icecore_node.storage.shared_engine.judgement import Verdict, judge
+from icecore_node.storage.shared_engine.frames import LogFrame
+from icecore_node.storage.shared_engine.judgement import CopyVerdict, judge
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 from icecore_node.storage.shared_engine.shared_files import FOLDER, NOTE_KEY, NOTES, file_name
 from icecore_node.storage.shared_engine.trails import Trails
@@ -67,14 +67,14 @@ class SharedDisk:
         """See ``Bytes.pread``."""
         return self._files[number].pread(length, position)
 
-    def judge(self, row: ReplicaRow, identity: SegmentIdentity) -> Verdict:
+    def judge(self, row: ReplicaRow, identity: SegmentIdentity) -> CopyVerdict:
         """Judge what there is of one log; callable once for each."""
         known = KnownLog(identity, row.start_timestamp_ms)
         return judge(self, known, self._trails.take((row.segment_id, row.generation)))
 
 
 def tail_at(
-    row: ReplicaRow, identity: SegmentIdentity, verdict: Verdict, end_offset: int
+    row: ReplicaRow, identity: SegmentIdentity, verdict: CopyVerdict, end_offset: int
 ) -> LogTail:
     """Return the end of a log, or its tail at ``end_offset`` if the log is longer."""
     tail = NO_TAIL
@@ -93,8 +93,8 @@ def first_batches(disk: SimDisk) -> Iterator[tuple[str, int]]:
     for name in sorted(name for name in disk.durable_names if _is_shared_file(name)):
         scanned = scan_file(DurableFile(disk.durable_names[name]), _number(name), 0)
         for frame in scanned.parts:
-            position = frame.batches_position if isinstance(frame, Frame) else 0
-            for entry in frame.entries if isinstance(frame, Frame) else ():
+            position = frame.batches_position if isinstance(frame, LogFrame) else 0
+            for entry in frame.entries if isinstance(frame, LogFrame) else ():
                 if entry.length and entry.segment_id not in seen:
                     seen.add(entry.segment_id)
                     yield name, position

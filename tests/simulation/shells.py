@@ -28,7 +28,7 @@ from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from tests.simulation.history import Partition
 from tests.simulation.ports import SimConnection
 
@@ -162,7 +162,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         ports.index,
         control,
         folder.cluster_id,
-        StoreSettings(
+        LogSettings(
             group_bytes_max=knobs.group_bytes_max,
             allocation_step_bytes=knobs.allocation_step_bytes,
             segment_bytes=knobs.segment_bytes,

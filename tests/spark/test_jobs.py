@@ -15,7 +15,7 @@ from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.errors import StorageError
 from icecore.spark.jobs import arguments
-from icecore.spark.jobs.ledger import Ledger
+from icecore.spark.jobs.ledger import JobLedger
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
 from tests.support import rotation
@@ -59,7 +59,7 @@ class Crash:
     """Lets one method of a ledger fail once, as a run does that is killed there."""
 
     def __init__(self, patch: pytest.MonkeyPatch, method: str, *, before: bool, at: int) -> None:
-        whole = getattr(Ledger, method)
+        whole = getattr(JobLedger, method)
         self.calls = 0
 
         def failing(*given: Any) -> Any:
@@ -71,7 +71,7 @@ class Crash:
                 raise StorageError("killed")
             return found
 
-        patch.setattr(Ledger, method, failing)
+        patch.setattr(JobLedger, method, failing)
 
 
 CRASHES = [

@@ -5,7 +5,13 @@ from typing import Any
 
 from icecore.model import NodeState, Segment
 from icecore.topic_settings import Retention, SegmentSettings
-from icecore_coordinator.decisions.segment_changes import Opening, Sealing, open_tail, prepare, seal
+from icecore_coordinator.decisions.segment_changes import (
+    DecidedSeal,
+    Opening,
+    open_tail,
+    prepare,
+    seal,
+)
 from icecore_coordinator.decisions.topic_changes import (
     alter_topic,
     create_topic,
@@ -96,8 +102,8 @@ def segment(state: ClusterState, segment_id: int = 1) -> Segment:
     return state.segments[segment_id].segment
 
 
-def sealing(state: ClusterState, end_offset: int = 10, **changes: object) -> Sealing:
-    made = Sealing(1, segment(state).version, end_offset, DIGEST, (1, 2, 3))
+def sealing(state: ClusterState, end_offset: int = 10, **changes: object) -> DecidedSeal:
+    made = DecidedSeal(1, segment(state).version, end_offset, DIGEST, (1, 2, 3))
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -112,7 +118,7 @@ def roll(state: Cluster, length_bytes: int = 100, appended_ms: int = 0) -> int:
     partition = state.partitions[KEY]
     tail = segment(state, partition.tail_segment_id)
     successor = prepared_successor(state)
-    sealed = Sealing(
+    sealed = DecidedSeal(
         tail.segment_id,
         tail.version,
         tail.base_offset + 10,

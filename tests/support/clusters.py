@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from icecore.blocking import Admin
-from icecore.cli.health import Verdict, judge
+from icecore.cli.health import HealthVerdict, judge
 from icecore.dev import LocalCluster
 from tests.support.server_logs import caught_by_loops
 
@@ -119,7 +119,7 @@ def _clear(bootstrap: str) -> None:
             # A coordinator that was started again knows disks from heartbeats only: until then it
             # takes a node for one that is up, but gives it nothing.
             are_heard = all(each.disks for each in found.nodes)
-            if health.verdict is Verdict.HEALTHY and are_heard and not found.deleted_topics:
+            if health.verdict is HealthVerdict.HEALTHY and are_heard and not found.deleted_topics:
                 return
             assert time.monotonic() < deadline, (found, health)
             time.sleep(_POLL_S)

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, suppress
 
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.rpc.native.client import error_of
-from icecore.rpc.native.connection import Connection, Timeouts
-from icecore.rpc.native.frame import Frame, Kind, pack_call, pack_head, pack_hello
+from icecore.rpc.native.connection import NativeConnection, Timeouts
+from icecore.rpc.native.frame import Frame, FrameKind, pack_call, pack_head, pack_hello
 from icecore.rpc.native.inbox import Inbox
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import NativeServer, ServerLimits
@@ -68,7 +68,7 @@ class RawPeer:
             while True:
                 while self._frames:
                     frame = self._frames.pop(0)
-                    if frame.kind != Kind.HELLO:
+                    if frame.kind != FrameKind.HELLO:
                         return frame
                 targets = self._inbox.targets()
                 try:
@@ -82,7 +82,7 @@ class RawPeer:
     async def error(self) -> tuple[int, IcecoreError]:
         """The next frame, which is an error: of which call, and what it says."""
         frame = await self.frame()
-        assert frame is not None and frame.kind == Kind.ERROR, frame
+        assert frame is not None and frame.kind == FrameKind.ERROR, frame
         return frame.call_id, error_of(frame.body)
 
     def has_more(self) -> bool:
@@ -132,7 +132,7 @@ class RawListener:
 
 def call_head(call_id: int, method: str, body_bytes: int) -> bytes:
     """Head and meta of a call, whose body is still to come."""
-    return pack_head(Kind.CALL, call_id, pack_call(60, method.encode()), body_bytes)
+    return pack_head(FrameKind.CALL, call_id, pack_call(60, method.encode()), body_bytes)
 
 
 class Tormented:
@@ -196,7 +196,7 @@ class Tormented:
         body = bytes(100_000)
         assert await self.neighbour.call(self.address, "/t.T/echo", body, timeout_s=5) == body
 
-    def connection_of(self, peer: RawPeer) -> Connection:
+    def connection_of(self, peer: RawPeer) -> NativeConnection:
         """The server's end of a peer's connection, which it has accepted."""
         host, port = peer.socket.getsockname()
         (found,) = [each for each in self.server._peers if each.peer == f"ipv4:{host}:{port}"]

@@ -15,7 +15,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.remote.local_copies import LocalCopies
-from icecore_coordinator.work.remote.tiering import Tiering
+from icecore_coordinator.work.remote.tiering import TieringScheduler
 from tests.support.cluster_states import ALL, Cluster, commit
 from tests.support.tier_states import COPY, tiered_topic
 
@@ -73,7 +73,7 @@ class TierWorld:
             timing=self.timing,
             alerts=SimpleNamespace(raise_alert=lambda _, why: self.alerts.append(why)),
         )
-        self.tiering = Tiering(cast(Any, ports), self._spawn)
+        self.tiering = TieringScheduler(cast(Any, ports), self._spawn)
         self.local = LocalCopies(cast(Any, ports))
         self.local.start()
 

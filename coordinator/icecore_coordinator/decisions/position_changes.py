@@ -22,7 +22,7 @@ from icecore_coordinator.state.records import (
     SLOT_PARTITIONS,
     Change,
     PositionRecord,
-    SavedPosition,
+    StoredPosition,
     TopicRecord,
     updated,
 )
@@ -106,7 +106,7 @@ def save_positions(
         if error is None:
             stored = known.get(each.partition)
             version = stored.version + 1 if stored is not None else first_version
-            known[each.partition] = SavedPosition(
+            known[each.partition] = StoredPosition(
                 each.partition, each.offset, version, instance, now_ms
             )
             outcomes.append(version)
@@ -138,7 +138,7 @@ def _without_room(
 
 
 def _refusal(
-    topic: TopicRecord, save: Save, known: Mapping[int, SavedPosition]
+    topic: TopicRecord, save: Save, known: Mapping[int, StoredPosition]
 ) -> IcecoreError | None:
     where = f"{topic.name}/{save.partition}"
     if save.partition >= topic.partitions:

@@ -45,7 +45,7 @@ class TailNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetentionVerdict:
     """Retention's decision about one partition."""
 
     start_offset: int
@@ -64,16 +64,16 @@ def sealed_segments(state: ClusterState, key: PartitionKey) -> list[SegmentRecor
     return [each for each in state.segments_in(key) if each.segment.state == SegmentState.SEALED]
 
 
-def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> Verdict:
+def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> RetentionVerdict:
     """Decide which whole sealed segments of a partition are expired, the oldest first."""
     partition, topic = state.partitions.get(key), state.topics.get(key[0])
     if partition is None or topic is None:
-        return Verdict(0)
+        return RetentionVerdict(0)
     start, kept = partition.log_start_offset, topic.retention
     if not (topic.is_live and kept.has_limits):
-        return Verdict(start)
+        return RetentionVerdict(start)
     if topic.held_until_ms > state.counted_ms:
-        return Verdict(start, next_ms=topic.held_until_ms)
+        return RetentionVerdict(start, next_ms=topic.held_until_ms)
     sealed = [each for each in sealed_segments(state, key) if each.segment.end_offset > start]
     behind = sum(each.segment.length_bytes for each in sealed) + tail.length_bytes
     next_ms = next_tail_bytes = NEVER
@@ -89,7 +89,7 @@ def verdict(state: ClusterState, key: PartitionKey, tail: TailNews) -> Verdict:
             break
         start = record.segment.end_offset
     is_roll_due, roll_ms = _roll(state, partition, tail, kept.retention_ms)
-    return Verdict(start, is_roll_due, min(next_ms, roll_ms), next_tail_bytes)
+    return RetentionVerdict(start, is_roll_due, min(next_ms, roll_ms), next_tail_bytes)
 
 
 def _roll(

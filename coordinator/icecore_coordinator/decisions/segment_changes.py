@@ -60,7 +60,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealing:
+class DecidedSeal:
     """The decided end of a segment and what is known of its bytes."""
 
     segment_id: SegmentId
@@ -144,7 +144,7 @@ def start_recovery(state: ClusterState, segment_id: SegmentId, version: int) -> 
 def seal(
     state: ClusterState,
     live: Liveness,
-    sealing: Sealing,
+    sealing: DecidedSeal,
     successor: Opening | None,
     now_ms: int,
 ) -> Change:
@@ -239,7 +239,7 @@ def _newest_unsealed(state: ClusterState, key: PartitionKey) -> list[SegmentReco
     return list(newest)[::-1]
 
 
-def _sealed(record: SegmentRecord, sealing: Sealing, counted_ms: int) -> Change:
+def _sealed(record: SegmentRecord, sealing: DecidedSeal, counted_ms: int) -> Change:
     fields = {
         "state": SegmentState.SEALED,
         "end_offset": sealing.end_offset,

@@ -8,7 +8,7 @@ and so is what a full disk needs.
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, SnapshotHold, updated
+from icecore_coordinator.state.records import Change, StoredHold, updated
 
 HOLD_MS_MAX = 24 * 3600 * 1000
 HOLDS_MAX = 32
@@ -17,7 +17,7 @@ LEASE_ID_BYTES = 16
 OWNER_CHARS_MAX = 200
 
 
-def hold(state: ClusterState, topic: str, asked: SnapshotHold, *, is_renewal: bool) -> Change:
+def hold(state: ClusterState, topic: str, asked: StoredHold, *, is_renewal: bool) -> Change:
     """Hold a topic from now on, or longer than before.
 
     Args:
@@ -44,13 +44,13 @@ def hold(state: ClusterState, topic: str, asked: SnapshotHold, *, is_renewal: bo
     if known is None and len(live) >= HOLDS_MAX:
         raise InvalidRequestError(f"topic {topic!r} has {HOLDS_MAX} holds, which is the most")
     until_ms = max(now_ms + asked.until_ms, known.until_ms if known else 0)
-    following = SnapshotHold(asked.lease_id, until_ms, known.owner if known else asked.owner)
+    following = StoredHold(asked.lease_id, until_ms, known.owner if known else asked.owner)
     if following == known:
         return Change()  # somebody has only asked whether it lasts
     return Change((updated(record, holds=(*live.values(), following)),))
 
 
-def _check(asked: SnapshotHold) -> None:
+def _check(asked: StoredHold) -> None:
     """Raises InvalidRequestError."""
     if len(asked.lease_id) != LEASE_ID_BYTES:
         raise InvalidRequestError(f"the id of a hold has {LEASE_ID_BYTES} bytes")

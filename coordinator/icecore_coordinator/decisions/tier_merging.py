@@ -42,7 +42,7 @@ SOURCES_MAX = 45
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SmallSegments:
     """Segments that one could replace."""
 
     segment_ids: tuple[SegmentId, ...]
@@ -51,14 +51,16 @@ class Group:
     records: int
 
 
-def groups(state: ClusterState, key: PartitionKey, target_bytes: int) -> list[Group]:
+def groups(state: ClusterState, key: PartitionKey, target_bytes: int) -> list[SmallSegments]:
     """Return groups that are worth merging in a partition, oldest first. A group has as many
     consecutive copies as stay within ``target_bytes`` together, two at least. The same state gives
     the same groups."""
     return [each for each in looking(state, key, target_bytes) if each is not None]
 
 
-def looking(state: ClusterState, key: PartitionKey, target_bytes: int) -> Iterator[Group | None]:
+def looking(
+    state: ClusterState, key: PartitionKey, target_bytes: int
+) -> Iterator[SmallSegments | None]:
     """As ``groups``, with None now and then, where the state may change before it goes on: what is
     gone by then is in no group."""
     run: list[SegmentRecord] = []
@@ -84,11 +86,11 @@ def _fits(
     return is_room and _is_mergeable(state, record) and _follows(run[-1], record)
 
 
-def _grouped(state: ClusterState, run: Sequence[SegmentRecord]) -> Iterator[Group]:
+def _grouped(state: ClusterState, run: Sequence[SegmentRecord]) -> Iterator[SmallSegments]:
     if len(run) < 2 or not all(_is_mergeable(state, each) for each in run):
         return
     copies = [state.tiers.segments[each.segment.segment_id].copy for each in run]
-    yield Group(
+    yield SmallSegments(
         tuple(each.segment.segment_id for each in run),
         sum(each.length_bytes for each in copies),
         sum(each.records for each in copies),

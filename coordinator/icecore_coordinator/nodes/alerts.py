@@ -19,7 +19,7 @@ ALERTS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class RaisedAlert:
     """One thing to look at, and when it was found first and last."""
 
     segment_id: SegmentId
@@ -33,16 +33,16 @@ class Alerts:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._alerts: dict[tuple[SegmentId, str], Alert] = {}
+        self._alerts: dict[tuple[SegmentId, str], RaisedAlert] = {}
 
-    def __iter__(self) -> Iterator[Alert]:
+    def __iter__(self) -> Iterator[RaisedAlert]:
         return iter(list(self._alerts.values()))
 
     def raise_alert(self, segment_id: SegmentId, why: str) -> None:
         """Tell a person."""
         event(_log, logging.CRITICAL, "alert", segment_id=segment_id, why=why)
         now_ms = self._clock.now_ms()
-        found = self._alerts.pop((segment_id, why), Alert(segment_id, why, now_ms, now_ms))
+        found = self._alerts.pop((segment_id, why), RaisedAlert(segment_id, why, now_ms, now_ms))
         self._alerts[segment_id, why] = replace(found, last_at_ms=now_ms)
         if len(self._alerts) > ALERTS_MAX:
             del self._alerts[next(iter(self._alerts))]

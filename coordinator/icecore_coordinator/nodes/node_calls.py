@@ -67,7 +67,7 @@ class WriteBackItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenReplica:
     """A node's report about a replica that it holds durably through the end."""
 
     incarnation: Incarnation
@@ -79,7 +79,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
+class RollAnswer:
     """A node's answer about a segment that it was asked to roll."""
 
     error: IcecoreError | None = None
@@ -234,7 +234,7 @@ class NodeCalls:
 
     async def write_back(
         self, node_id: NodeId, items: Sequence[WriteBackItem], timeout_s: float
-    ) -> list[Written | IcecoreError]:
+    ) -> list[WrittenReplica | IcecoreError]:
         """Have a node bring replicas to their end; what it verified, in the same order.
 
         What an answer had no room for is asked again, as long as that brings more.
@@ -253,7 +253,7 @@ class NodeCalls:
 
     async def _write_back(
         self, node_id: NodeId, items: Sequence[WriteBackItem], timeout_s: float
-    ) -> list[Written | IcecoreError]:
+    ) -> list[WrittenReplica | IcecoreError]:
         return await self.each_part(
             node_id,
             in_parts(items, _no_bytes, SEGMENTS_PER_CALL),
@@ -286,21 +286,21 @@ class NodeCalls:
 
     async def roll(
         self, node_id: NodeId, segments: Sequence[Segment], why: str, timeout_s: float
-    ) -> list[Rolling]:
+    ) -> list[RollAnswer]:
         """Have a leader roll segments now; in the same order."""
 
         def ask(common: dict[str, Any], part: Sequence[Segment]) -> pb.RollRequest:
             refs = [pb.SegmentRef(segment_id=each.segment_id, epoch=each.epoch) for each in part]
             return pb.RollRequest(**common, segments=refs, why=why)
 
-        def results_of(answer: pb.RollResponse, part: Sequence[Segment]) -> list[Rolling]:
+        def results_of(answer: pb.RollResponse, part: Sequence[Segment]) -> list[RollAnswer]:
             empty = dict.fromkeys(answer.empty_segment_ids)
             return [
-                Rolling(error_from_proto(error), each.segment_id in empty)
+                RollAnswer(error_from_proto(error), each.segment_id in empty)
                 for each, error in zip(part, answer.errors, strict=False)
             ]
 
-        found: list[Rolling | IcecoreError] = await self.each_part(
+        found: list[RollAnswer | IcecoreError] = await self.each_part(
             node_id,
             in_parts(segments, _no_bytes, SEGMENTS_PER_CALL),
             ask,
@@ -309,7 +309,8 @@ class NodeCalls:
             timeout_s,
         )
         return [
-            each if isinstance(each, Rolling) else Rolling(each, is_empty=False) for each in found
+            each if isinstance(each, RollAnswer) else RollAnswer(each, is_empty=False)
+            for each in found
         ]
 
     async def fence_producer(
@@ -363,8 +364,8 @@ def _fence_reply(message: pb.FencedReplica, incarnation: Incarnation) -> FenceRe
     )
 
 
-def _written(message: pb.WrittenBack, incarnation: Incarnation) -> Written | IcecoreError:
-    return error_from_proto(message.error) or Written(
+def _written(message: pb.WrittenBack, incarnation: Incarnation) -> WrittenReplica | IcecoreError:
+    return error_from_proto(message.error) or WrittenReplica(
         incarnation=incarnation,
         seal_digest=message.seal_digest,
         producer_snapshot=message.producer_snapshot,

@@ -30,7 +30,7 @@ class UploadItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class UploadedCopy:
     """A copy that is stored, read back and proved."""
 
     attempt: int
@@ -66,7 +66,7 @@ class TierCalls:
 
     async def upload(
         self, node_id: NodeId, item: UploadItem, timeout_s: float
-    ) -> Uploaded | IcecoreError:
+    ) -> UploadedCopy | IcecoreError:
         """Have a node copy a segment; one for each call, for it may take minutes."""
 
         def ask(common: dict[str, Any], part: Sequence[UploadItem]) -> pb.UploadRequest:
@@ -91,7 +91,7 @@ class TierCalls:
             ],
             timeout_s,
         )
-        if isinstance(result, Uploaded) and result.attempt != item.attempt:
+        if isinstance(result, UploadedCopy) and result.attempt != item.attempt:
             return ConflictError(f"the node speaks of attempt {result.attempt}")
         return result
 
@@ -161,9 +161,9 @@ def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:
     )
 
 
-def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> Uploaded | IcecoreError:
+def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> UploadedCopy | IcecoreError:
     copy = message.copy
-    return error_from_proto(message.error) or Uploaded(
+    return error_from_proto(message.error) or UploadedCopy(
         copy.attempt,
         TierCopy(
             manifest_sha256=copy.manifest_sha256,

@@ -30,7 +30,7 @@ from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import TopicRecord
 from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.recovery.lossy_acts import LossyActs
-from icecore_coordinator.work.topics import Topics
+from icecore_coordinator.work.topics import TopicActs
 
 
 class AdminService:
@@ -40,7 +40,7 @@ class AdminService:
     def __init__(
         self,
         ledger: Ledger,
-        topics: Topics,
+        topics: TopicActs,
         records: RecordDeletion,
         lossy: LossyActs,
         describer: Describer,

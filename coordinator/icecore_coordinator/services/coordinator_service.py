@@ -29,7 +29,7 @@ from icecore_coordinator.decisions.node_changes import (
     check_heard_revision,
 )
 from icecore_coordinator.decisions.segment_changes import (
-    Sealing,
+    DecidedSeal,
     alter_isr,
     check_leader,
     start_recovery,
@@ -40,9 +40,9 @@ from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
 from icecore_coordinator.services.tiered_copies import TieredCopies
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, updated
-from icecore_coordinator.work.admission import Admission
+from icecore_coordinator.work.admission import NodeAdmission
 from icecore_coordinator.work.producer_naming import ProducerNaming
-from icecore_coordinator.work.segments.sealing import Asker, LiveSealing, Sealed, SealReport
+from icecore_coordinator.work.segments.sealing import Asker, LiveSealing, SealOutcome, SealReport
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from icecore_replication.isr import IsrProposal
 
@@ -68,7 +68,7 @@ class CoordinatorService:
         self,
         ports: WorkerPorts,
         *,
-        admission: Admission,
+        admission: NodeAdmission,
         sessions: NodeSessions,
         broken: BrokenStreams,
         pushes: Pushes,
@@ -268,7 +268,7 @@ class CoordinatorService:
         reports = [
             SealReport(
                 epoch=Epoch(each.epoch),
-                sealing=Sealing(
+                sealing=DecidedSeal(
                     segment_id=SegmentId(each.segment_id),
                     version=each.version,
                     end_offset=each.end_offset,
@@ -402,7 +402,7 @@ def _held(message: pb.SegmentInventory) -> HeldReplica:
     )
 
 
-def _seal_response(results: Sequence[Sealed | IcecoreError]) -> pb.SealResponse:
+def _seal_response(results: Sequence[SealOutcome | IcecoreError]) -> pb.SealResponse:
     response = pb.SealResponse()
     for result in results:
         item = response.results.add()

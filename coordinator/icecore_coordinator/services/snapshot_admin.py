@@ -9,7 +9,7 @@ from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.decisions.snapshot_holds import hold, let_go
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.admin_messages import holds_of
-from icecore_coordinator.state.records import SnapshotHold
+from icecore_coordinator.state.records import StoredHold
 
 
 class SnapshotAdmin:
@@ -25,7 +25,7 @@ class SnapshotAdmin:
     async def hold(self, body: Received, _: CallContext) -> bytes:
         """HoldSnapshot."""
         request = parse(pb.HoldSnapshotRequest, body)
-        asked = SnapshotHold(request.lease_id, request.hold_ms, request.owner)
+        asked = StoredHold(request.lease_id, request.hold_ms, request.owner)
         await self._ledger.decide(
             lambda state: hold(state, request.topic, asked, is_renewal=request.renew)
         )

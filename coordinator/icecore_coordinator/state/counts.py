@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from icecore.model import Incarnation, NodeId, Segment, SegmentId, SegmentState
 
 
-class Led(NamedTuple):
+class LedSegments(NamedTuple):
     """Fields that all segments of a group share."""
 
     topic_id: bytes
@@ -26,7 +26,7 @@ class Led(NamedTuple):
 class OpenSegments:
     """Segments that are PREPARED, ACTIVE or RECOVERING."""
 
-    groups: dict[Led, dict[SegmentId, None]] = field(default_factory=dict)
+    groups: dict[LedSegments, dict[SegmentId, None]] = field(default_factory=dict)
     """None is empty."""
     replicas: Counter[NodeId] = field(default_factory=Counter)
     """By node, of all groups."""
@@ -54,8 +54,8 @@ class OpenSegments:
         self.leads[segment.leader] -= 1
 
 
-def _led(segment: Segment) -> Led:
-    return Led(segment.topic_id, segment.state, segment.leader, segment.leader_incarnation)
+def _led(segment: Segment) -> LedSegments:
+    return LedSegments(segment.topic_id, segment.state, segment.leader, segment.leader_incarnation)
 
 
 # --- totals ---------------------------------------------------------------------------------------

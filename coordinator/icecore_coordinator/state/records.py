@@ -101,7 +101,7 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotHold:
+class StoredHold:
     """Somebody reads a topic as of one moment: nothing that is there goes by itself (R92)."""
 
     lease_id: bytes
@@ -133,7 +133,7 @@ class TopicRecord:
     Empty in records of that time."""
     retention: Retention = KEEP_ALL
     tiering: Tiering = NOT_TIERED
-    holds: tuple[SnapshotHold, ...] = ()
+    holds: tuple[StoredHold, ...] = ()
     """Those that have ended stay until another one comes."""
     settings_version: int = 0
     """How often they were altered: of two forms in object storage the later one counts."""
@@ -288,7 +288,7 @@ class ReportedStateRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedPosition:
+class StoredPosition:
     """How far a reader has come in one partition."""
 
     partition: int
@@ -312,7 +312,7 @@ class PositionRecord:
     topic_id: bytes
     name: str
     slot: int
-    positions: tuple[SavedPosition, ...] = ()
+    positions: tuple[StoredPosition, ...] = ()
     version: int = 0
 
     @property

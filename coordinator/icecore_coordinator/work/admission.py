@@ -35,7 +35,7 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 _log = logging.getLogger(__name__)
 
 
-class Admission:
+class NodeAdmission:
     """Lets nodes in, one after the other."""
 
     def __init__(self, ports: WorkerPorts, sessions: NodeSessions) -> None:

@@ -12,7 +12,7 @@ K = TypeVar("K")
 AWAITED_WAIT_MS = 100.0
 
 
-class Backoff(Generic[K]):
+class KeyedBackoff(Generic[K]):
     """Per key: taken by one task at a time, and after each failure a wait that doubles."""
 
     def __init__(self, clock: Clock, first_wait_ms: float, wait_ms_max: float) -> None:

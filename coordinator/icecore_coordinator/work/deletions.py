@@ -20,7 +20,7 @@ from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, DeletedRecord, TopicRecord
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,9 @@ class Deletions:
         self._ledger = ledger
         self._copies = copies
         self._clock = clock
-        self._backoff: Backoff[bytes] = Backoff(clock, timing.retry_ms, timing.retry_max_ms)
+        self._backoff: KeyedBackoff[bytes] = KeyedBackoff(
+            clock, timing.retry_ms, timing.retry_max_ms
+        )
         self._since_ms: dict[tuple[bytes, int], float] = {}
         """(topic id, version of its record) and since when nothing was taken off its grace."""
         self._remembered: list[SegmentId] = []

@@ -14,8 +14,8 @@ from icecore.model import SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.decisions.retention import (
     NEVER,
+    RetentionVerdict,
     TailNews,
-    Verdict,
     delete_below_start,
     retain,
     verdict,
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 PARTITIONS_PER_LOOK = 512
 
 
-class Retention:
+class RetentionScheduler:
     """Keeps only where to look; a new one looks everywhere once."""
 
     def __init__(self, ports: WorkerPorts, rolls: TailRolls) -> None:
@@ -112,7 +112,7 @@ class Retention:
             del self._changed[key]
         return [key for key in keys if key in state.partitions]
 
-    def _judge(self, key: PartitionKey) -> Verdict:
+    def _judge(self, key: PartitionKey) -> RetentionVerdict:
         """Return the verdict on the partition, and note when to look again."""
         found = verdict(self._ledger.state, key, self._tail_news(key))
         if found.next_ms < self._due_ms.get(key, NEVER):

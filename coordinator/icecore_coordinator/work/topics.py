@@ -23,13 +23,13 @@ from icecore_coordinator.decisions import topic_changes, topic_deletion
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
 from icecore_coordinator.state.records import Change, PartitionKey, TopicRecord
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
 
-class Topics:
+class TopicActs:
     """Acts on topics, each on its own.
 
     Args:
@@ -38,7 +38,7 @@ class Topics:
         rng: Of identifiers.
     """
 
-    def __init__(self, ports: WorkerPorts, tails: Backoff[PartitionKey], rng: Rng) -> None:
+    def __init__(self, ports: WorkerPorts, tails: KeyedBackoff[PartitionKey], rng: Rng) -> None:
         self._ledger = ports.ledger
         self._calls = ports.calls
         self._live = ports.live

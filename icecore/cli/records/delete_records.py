@@ -10,7 +10,7 @@ import typer
 
 from icecore.cli.output import Output, counted, plain
 from icecore.cli.records.times import parse_time_ms
-from icecore.cli.session import Session, TopicName, confirm_final, session_of
+from icecore.cli.session import CommandSession, TopicName, confirm_final, session_of
 from icecore.client.cluster.offsets import time_position
 from icecore.client.types import DeletedRecords
 from icecore.errors import InvalidRequestError
@@ -119,13 +119,13 @@ def end_of_head(segments: list[Segment], segment_ids: list[int]) -> int:
     return head[-1].end_offset
 
 
-def _partitions(session: Session, name: str) -> list[int]:
+def _partitions(session: CommandSession, name: str) -> list[int]:
     [topic] = session.admin(lambda admin: admin.describe_topics([name]))
     return [each.partition for each in topic.partitions]
 
 
 def _delete(
-    session: Session, name: str, offsets: dict[int, int], *, is_dry_run: bool, yes: bool
+    session: CommandSession, name: str, offsets: dict[int, int], *, is_dry_run: bool, yes: bool
 ) -> None:
     """Show what goes, ask, and delete."""
     output = session.output

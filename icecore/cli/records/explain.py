@@ -30,7 +30,7 @@ from icecore.cli.records.conditions import (
 )
 from icecore.cli.records.query import EXIT_INCOMPLETE, planned_long_ago, searched, why_missing
 from icecore.cli.records.times import parse_position
-from icecore.cli.session import Session, TopicName, session_of
+from icecore.cli.session import CommandSession, TopicName, session_of
 from icecore.client.lookup.lookup import COUNT_MAX, Lookup
 from icecore.client.lookup.search_answer import merged
 from icecore.client.types import LookupPage, SegmentOutcome
@@ -142,7 +142,7 @@ def explain_fetch(
 
 
 def _explain(
-    session: Session, topic: str, given: dict[str, Any], max_count: int, *, is_all: bool
+    session: CommandSession, topic: str, given: dict[str, Any], max_count: int, *, is_all: bool
 ) -> None:
     """Args: ``max_count`` of each page; 0 = run nothing."""
     session.check_topics([topic])
@@ -155,7 +155,7 @@ def _explain(
 
 
 async def _pages(
-    session: Session, topic: str, given: dict[str, Any], max_count: int, *, is_all: bool
+    session: CommandSession, topic: str, given: dict[str, Any], max_count: int, *, is_all: bool
 ) -> list[LookupPage]:
     async with Lookup(session.bootstrap, topic, timeout_s=session.timeout_s) as lookup:
         if not max_count:

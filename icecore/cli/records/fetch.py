@@ -19,7 +19,7 @@ from icecore.cli.records.conditions import (
 )
 from icecore.cli.records.fetch_options import OnCorrupt, OnOutOfRange, Shown
 from icecore.cli.records.times import parse_position, position_of
-from icecore.cli.session import Session, session_of
+from icecore.cli.session import CommandSession, session_of
 from icecore.client.consume.consumer import Consumer
 from icecore.errors import OffsetOutOfRangeError
 
@@ -106,7 +106,7 @@ def _skipped(consumer: Consumer) -> int:
 class _Job:
     """One fetch: the records to print, and how many were printed."""
 
-    session: Session
+    session: CommandSession
     consumer: Consumer
     label: str
     show: Shown

@@ -33,7 +33,7 @@ from icecore.cli.records.conditions import (
     conditions,
 )
 from icecore.cli.records.record_lines import format_record
-from icecore.cli.session import Session, TopicName, session_of
+from icecore.cli.session import CommandSession, TopicName, session_of
 from icecore.client.lookup.lookup import COUNT_MAX, Lookup
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 
@@ -128,7 +128,7 @@ def query(
 
 
 async def _print_pages(
-    session: Session, topic: str, given: dict[str, Any], *, is_all: bool
+    session: CommandSession, topic: str, given: dict[str, Any], *, is_all: bool
 ) -> list[LookupPage]:
     pages = []
     async with Lookup(session.bootstrap, topic, timeout_s=session.timeout_s) as lookup:

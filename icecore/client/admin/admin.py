@@ -21,7 +21,7 @@ from icecore.client.cluster.metadata import Metadata
 from icecore.client.cluster.offsets import OffsetLookup, Position, check_position
 from icecore.client.consume.saved_positions import (
     NOWHERE,
-    Place,
+    ReaderPlace,
     SavedPositions,
     check_name,
     delete_positions,
@@ -466,7 +466,9 @@ class Admin:
             saved = SavedPositions(self._connection, name, self._timeout_s)
             # Where it stands there already, too: a reader that runs has come further since.
             saved.note(replace(each, offset=NOWHERE) for each in stored)
-            places = [Place(known.topic_id, number, each.to) for number, each in changes.items()]
+            places = [
+                ReaderPlace(known.topic_id, number, each.to) for number, each in changes.items()
+            ]
             await saved.save(lambda: places)
         return changes
 

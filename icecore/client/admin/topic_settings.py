@@ -9,7 +9,14 @@ from google.protobuf.json_format import ParseDict, ParseError
 from icecore.client import checks
 from icecore.errors import InvalidRequestError
 from icecore.rpc import convert
-from icecore.topic_settings import SETTINGS, FlushMode, Kind, Setting, TopicFields, TopicSettings
+from icecore.topic_settings import (
+    SETTINGS,
+    FlushMode,
+    Setting,
+    SettingKind,
+    TopicFields,
+    TopicSettings,
+)
 from icecore.v1 import admin_pb2
 
 _FIELDS = admin_pb2.TopicSettings.DESCRIPTOR.fields_by_name
@@ -70,12 +77,12 @@ def settings_to_proto(given: TopicSettings | None, fields: TopicFields) -> admin
 
 
 def _to_proto(row: Setting, value: object) -> Any:
-    if row.kind is Kind.FLUSH:
+    if row.kind is SettingKind.FLUSH:
         if not isinstance(value, FlushMode):
             raise checks.wrong_type(row.name, value, "a FlushMode or None")
         return int(value)
-    if row.kind is Kind.NAMES:
+    if row.kind is SettingKind.NAMES:
         return checks.header_names(row.name, value)
-    if row.kind is Kind.WORD:
+    if row.kind is SettingKind.WORD:
         return checks.text(row.name, value)
     return checks.whole(row.name, value, *_BOUNDS[_FIELDS[row.name].type])

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata, topic_recreated
-from icecore.client.consume.places import READ, Place, Places
+from icecore.client.consume.places import READ, FetchPlace, Places
 from icecore.client.consume.reader import Chunk, Reader
 from icecore.client.consume.waiting_polls import Asked, WaitingPolls
 from icecore.client.consume.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
@@ -280,7 +280,7 @@ class Fetcher:
 
     # --- one fetch ------------------------------------------------------------------------------
 
-    async def _fetch(self, place: Place, readers: list[Reader]) -> None:
+    async def _fetch(self, place: FetchPlace, readers: list[Reader]) -> None:
         asked = Asked(place, readers)
         self._waiting.add(asked)
         try:
@@ -305,7 +305,7 @@ class Fetcher:
         self.news.set()
         self.look()
 
-    async def _call(self, place: Place, readers: list[Reader]) -> tuple[list[Any], memoryview]:
+    async def _call(self, place: FetchPlace, readers: list[Reader]) -> tuple[list[Any], memoryview]:
         node_id, wait_ms = place.node_id, place.wait_ms
         address = self._metadata.view.address(node_id)
         if address is None:

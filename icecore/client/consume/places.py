@@ -17,7 +17,7 @@ at most this long for a place."""
 _DOUBLINGS_MAX: Final = 10
 
 
-class Place(NamedTuple):
+class FetchPlace(NamedTuple):
     """The place of one fetch."""
 
     node_id: int
@@ -37,7 +37,7 @@ class Places:
         self._max_wait_ms = max_wait_ms
         self._taken: Counter[tuple[int, str]] = Counter()
 
-    def take(self, node_id: int, empty_polls: int | None) -> Place | None:
+    def take(self, node_id: int, empty_polls: int | None) -> FetchPlace | None:
         """A place for a fetch, None while there is none.
 
         Args:
@@ -46,19 +46,19 @@ class Places:
         """
         short_ms = min(SHORT_WAIT_MS, self._max_wait_ms)
         if empty_polls is None:
-            return self._take(Place(node_id, READ, short_ms))
+            return self._take(FetchPlace(node_id, READ, short_ms))
         wait_ms = min(short_ms << min(empty_polls, _DOUBLINGS_MAX), self._max_wait_ms)
-        if wait_ms > short_ms and (found := self._take(Place(node_id, LONG_POLL, wait_ms))):
+        if wait_ms > short_ms and (found := self._take(FetchPlace(node_id, LONG_POLL, wait_ms))):
             return found
-        return self._take(Place(node_id, POLL, short_ms))
+        return self._take(FetchPlace(node_id, POLL, short_ms))
 
-    def _take(self, place: Place) -> Place | None:
+    def _take(self, place: FetchPlace) -> FetchPlace | None:
         kind = (place.node_id, place.kind)
         if self._taken[kind] >= PLACES[place.kind]:
             return None
         self._taken[kind] += 1
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: FetchPlace) -> None:
         """The fetch has ended."""
         self._taken[place.node_id, place.kind] -= 1

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from icecore.client.cluster.connection import share
 from icecore.client.consume.reader import Reader
-from icecore.client.consume.saved_positions import Place, SavedPositions
+from icecore.client.consume.saved_positions import ReaderPlace, SavedPositions
 from icecore.errors import IcecoreError
 from icecore.process.log import event
 
@@ -91,7 +91,7 @@ class PositionSaver:
             self._is_told = True
             raise self._failure.again()
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[ReaderPlace]:
         """How far reading has come, up to what is held back."""
         found, held = [], self._hand.held
         for reader, delivered in self._delivered():
@@ -101,7 +101,7 @@ class PositionSaver:
                 reader.partition,
             ):
                 offset = min(offset, held.offset)
-            found.append(Place(reader.topic_id, reader.partition, offset))
+            found.append(ReaderPlace(reader.topic_id, reader.partition, offset))
         return found
 
     async def save(self, timeout_s: float | None = None) -> None:

@@ -31,7 +31,7 @@ _DIGITS_MAX: Final = 19
 """A version with more of them is forged: no counter comes so far."""
 
 
-class Place(NamedTuple):
+class ReaderPlace(NamedTuple):
     """Position of the reader of one partition."""
 
     topic_id: bytes
@@ -155,7 +155,7 @@ class SavedPositions:
             self._known[each.topic_id, each.partition] = _Known(each.offset, each.version)
 
     async def save(
-        self, places: Callable[[], Iterable[Place]], timeout_s: float | None = None
+        self, places: Callable[[], Iterable[ReaderPlace]], timeout_s: float | None = None
     ) -> None:
         """Store what differs from what is saved. Topics that are gone are passed over.
 
@@ -169,7 +169,7 @@ class SavedPositions:
             left = [place for place in places() if self._is_news(place)]
             refused: list[IcecoreError] = []
             for _ in range(_ATTEMPTS_MAX):
-                again: list[Place] = []
+                again: list[ReaderPlace] = []
                 for at in range(0, len(left), _PER_CALL):
                     again += await self._save(left[at : at + _PER_CALL], timeout_s, refused)
                 if not again:
@@ -180,12 +180,12 @@ class SavedPositions:
             if refused:
                 raise refused[0]
 
-    def _is_news(self, place: Place) -> bool:
+    def _is_news(self, place: ReaderPlace) -> bool:
         return self.offset(place.topic_id, place.partition) != place.offset
 
     async def _save(
-        self, places: list[Place], timeout_s: float | None, refused: list[IcecoreError]
-    ) -> list[Place]:
+        self, places: list[ReaderPlace], timeout_s: float | None, refused: list[IcecoreError]
+    ) -> list[ReaderPlace]:
         """One call; what is to be tried again because our own save had been stored. Why others are
         not stored is added to ``refused``."""
         request = admin_pb2.SavePositionsRequest(name=self._name, instance=self._instance)
@@ -208,7 +208,7 @@ class SavedPositions:
                 f"the coordinator answered {len(answer.outcomes)} positions, {len(places)} were "
                 "asked"
             )
-        again: list[Place] = []
+        again: list[ReaderPlace] = []
         for place, outcome in zip(places, answer.outcomes, strict=True):
             key = (place.topic_id, place.partition)
             error = convert.error_from_proto(outcome.error)

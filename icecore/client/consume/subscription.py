@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class WantedTopics:
     """Which topics: names, or the pattern that all of a name must match."""
 
     names: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Topics:
         return self.names[0] if len(self.names) == 1 else ""
 
 
-def topics_of(topic: Any, topics: Any, pattern: Any) -> Topics:
+def topics_of(topic: Any, topics: Any, pattern: Any) -> WantedTopics:
     """Check the consumer's arguments and return the topics to read.
 
     Raises:
@@ -62,17 +62,17 @@ def topics_of(topic: Any, topics: Any, pattern: Any) -> Topics:
     if topic is not None:
         if isinstance(topic, list | tuple | set | frozenset):
             raise TypeError("topic is one name; give several as topics=")
-        return Topics((checks.topic_name(topic),))
+        return WantedTopics((checks.topic_name(topic),))
     if topics is not None:
         names = tuple(dict.fromkeys(checks.names("topics", topics)))
         if not 1 <= len(names) <= TOPICS_MAX:
             raise ConfigurationError(f"topics are 1 to {TOPICS_MAX} names, not {len(names)}")
-        return Topics(names)
+        return WantedTopics(names)
     text = checks.text("pattern", pattern)
     try:
         if not 1 <= len(text) <= _PATTERN_CHARACTERS_MAX:
             raise ValueError(f"1 to {_PATTERN_CHARACTERS_MAX} characters")
-        return Topics(pattern=re.compile(text))
+        return WantedTopics(pattern=re.compile(text))
     except (ValueError, re.error, RecursionError, OverflowError) as error:
         raise ConfigurationError(
             f"pattern is no regular expression: {text[:60]!r}: {error}"
@@ -123,7 +123,7 @@ class Subscription:
         connection: Connection,
         metadata: Metadata,
         fetcher: Fetcher,
-        topics: Topics,
+        topics: WantedTopics,
         wanted: Range,
         saved: SavedPositions | None,
         timeout_s: float,

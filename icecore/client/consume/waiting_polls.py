@@ -5,7 +5,7 @@ as it may. Whoever learns of another leader meanwhile asks that one, and takes n
 """
 
 from icecore.client.cluster.cluster_view import ClusterView
-from icecore.client.consume.places import LONG_POLL, Place
+from icecore.client.consume.places import LONG_POLL, FetchPlace
 from icecore.client.consume.reader import Reader
 
 
@@ -19,7 +19,7 @@ class Asked:
 
     __slots__ = ("_stamps", "place", "readers")
 
-    def __init__(self, place: Place, readers: list[Reader]) -> None:
+    def __init__(self, place: FetchPlace, readers: list[Reader]) -> None:
         self.place = place
         self.readers = readers
         self._stamps = [reader.stamp for reader in readers]

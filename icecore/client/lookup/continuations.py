@@ -27,7 +27,7 @@ OPEN: Final = -1
 """The end of a partition while it is not known: wherever its records end when it is reached."""
 
 
-class Standing(NamedTuple):
+class SearchCursor(NamedTuple):
     """How far one partition has been looked at."""
 
     partition: int
@@ -47,7 +47,7 @@ def fingerprint(*parts: bytes) -> int:
     return digest.intdigest()
 
 
-def encode(question: int, standings: Sequence[Standing]) -> bytes:
+def encode(question: int, standings: Sequence[SearchCursor]) -> bytes:
     """The continuation; empty when nothing is left."""
     if not standings:
         return b""
@@ -56,7 +56,7 @@ def encode(question: int, standings: Sequence[Standing]) -> bytes:
     return body + _CHECKSUM.pack(xxhash.xxh64_intdigest(body, _SEED))
 
 
-def decode(given: bytes, question: int) -> list[Standing]:
+def decode(given: bytes, question: int) -> list[SearchCursor]:
     """Return the standings that were given to ``encode``.
 
     Raises:
@@ -79,12 +79,12 @@ def decode(given: bytes, question: int) -> list[Standing]:
         )
     if len(body) != _FRONT.size + count * _ENTRY.size:
         raise InvalidRequestError("the continuation is damaged: begin without one")
-    standings = [Standing(*each) for each in _ENTRY.iter_unpack(body[_FRONT.size :])]
+    standings = [SearchCursor(*each) for each in _ENTRY.iter_unpack(body[_FRONT.size :])]
     numbers = {each.partition for each in standings}
     if len(numbers) < count or any(not _is_sane(each) for each in standings):
         raise InvalidRequestError("the continuation is damaged: begin without one")
     return standings
 
 
-def _is_sane(each: Standing) -> bool:
+def _is_sane(each: SearchCursor) -> bool:
     return each.offset >= OPEN and each.limit >= OPEN

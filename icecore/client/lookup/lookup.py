@@ -25,7 +25,7 @@ from icecore.client.conditions import (
     time_ms,
 )
 from icecore.client.lookup import continuations
-from icecore.client.lookup.continuations import OPEN, Standing, fingerprint
+from icecore.client.lookup.continuations import OPEN, SearchCursor, fingerprint
 from icecore.client.lookup.merged_search import MergedSearch
 from icecore.client.lookup.partition_search import Cluster, PartitionSearch
 from icecore.client.lookup.search_answer import Question
@@ -317,7 +317,7 @@ class Lookup:
         moments = [self._metadata.newest_ms, *(each.planned_ms for each in parts)]
         return max(0, round(self._connection.clock.monotonic_ms() - min(moments)))
 
-    async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[Standing]:
+    async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[SearchCursor]:
         """Return where the first page begins and ends. Append times become offsets here, once."""
         (low, high), (from_ms, to_ms) = asked.offsets, asked.append_ms
         lows = dict.fromkeys(partitions, low)
@@ -330,8 +330,8 @@ class Lookup:
             ends = {each: found[each].offset for each in partitions}
             highs = {each: end if high == OPEN else min(high, end) for each, end in ends.items()}
         if asked.newest_first:
-            return [Standing(each, highs[each], lows[each]) for each in partitions]
-        return [Standing(each, lows[each], highs[each]) for each in partitions]
+            return [SearchCursor(each, highs[each], lows[each]) for each in partitions]
+        return [SearchCursor(each, lows[each], highs[each]) for each in partitions]
 
     async def _offsets_at(
         self, partitions: Sequence[int], append_ms: int
@@ -418,7 +418,7 @@ def _count(max_count: Any) -> int:
     return checks.whole("max_count", max_count, 1, COUNT_MAX)
 
 
-def _seen_end(asked: _Asked, standing: Standing) -> int:
+def _seen_end(asked: _Asked, standing: SearchCursor) -> int:
     """Return the highest end that an earlier page has seen; 0 = the standing holds no such end.
     Bounds from the question do not count: records up to there need not exist."""
     low, high = asked.offsets

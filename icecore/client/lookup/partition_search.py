@@ -15,7 +15,7 @@ from typing import Final
 from icecore.client.cluster.connection import Backoff, Connection
 from icecore.client.cluster.held_segments import is_gap
 from icecore.client.cluster.metadata import Metadata
-from icecore.client.lookup.continuations import OPEN, Standing
+from icecore.client.lookup.continuations import OPEN, SearchCursor
 from icecore.client.lookup.search_answer import Answer, Group, Question, merged, read_answer
 from icecore.client.lookup.segment_chains import SegmentChains
 from icecore.client.types import SearchOutcome, SegmentOutcome
@@ -70,7 +70,7 @@ class PartitionSearch:
     """
 
     def __init__(
-        self, question: Question, standing: Standing, cluster: Cluster, seen_end: int = 0
+        self, question: Question, standing: SearchCursor, cluster: Cluster, seen_end: int = 0
     ) -> None:
         self._question = question
         self._cluster = cluster
@@ -90,13 +90,13 @@ class PartitionSearch:
         self._backoff = Backoff(cluster.connection.rng, 20, 500)
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> SearchCursor | None:
         """Standing of the next page, records not handed out included; None when nothing is left."""
         if self.found:
             first = self.found[0].offset
             offset = first + 1 if self._question.newest_first else first
-            return Standing(self.partition, offset, self._limit)
-        return None if self.is_over else Standing(self.partition, self._offset, self._limit)
+            return SearchCursor(self.partition, offset, self._limit)
+        return None if self.is_over else SearchCursor(self.partition, self._offset, self._limit)
 
     @property
     def planned_ms(self) -> float:

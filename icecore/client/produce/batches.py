@@ -31,7 +31,7 @@ OnDelivery: TypeAlias = Callable[[RecordMetadata | IcecoreError], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProducerIdentity:
     """Under which idempotent producer a partition's batches are numbered; id 0 is none."""
 
     producer_id: int
@@ -97,7 +97,7 @@ class Batch:
 
     def encode(
         self,
-        identity: Identity,
+        identity: ProducerIdentity,
         sequence: int,
         codec: Codec,
         indexed_headers: tuple[str, ...] = (),

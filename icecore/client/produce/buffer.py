@@ -14,7 +14,7 @@ from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.rpc.ports import Clock
 
 
-class Tally:
+class BatchTally:
     """Counts of the outcomes of one producer's batches."""
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Buffer:
         self._opened = asyncio.Event()
         self.used_bytes = 0
         self.batches_closed = 0
-        self.tally = Tally()
+        self.tally = BatchTally()
 
     @property
     def is_full(self) -> bool:

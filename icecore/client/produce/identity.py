@@ -13,7 +13,7 @@ from typing import Final
 from icecore.client.checks import names, text
 from icecore.client.cluster.connection import Backoff, Connection, share
 from icecore.client.cluster.metadata import Metadata
-from icecore.client.produce.batches import Identity
+from icecore.client.produce.batches import ProducerIdentity
 from icecore.errors import ConfigurationError, IcecoreError, ProducerFencedError, UnavailableError
 from icecore.rpc.ports import Rng
 from icecore.v1 import data_pb2
@@ -88,8 +88,8 @@ class Identities:
         self._metadata = metadata
         self._name = name
         self._attempt_s = attempt_s
-        self._finding: asyncio.Future[Identity] | None = None
-        self.current: Identity | None = None if idempotent else Identity(0, 0)
+        self._finding: asyncio.Future[ProducerIdentity] | None = None
+        self.current: ProducerIdentity | None = None if idempotent else ProducerIdentity(0, 0)
         """For batches that have no number yet; None until it is found."""
 
     @property
@@ -97,12 +97,12 @@ class Identities:
         """Why nothing can be sent any more: somebody else has taken the name."""
         return self._name.lost if self._name is not None else None
 
-    def give_up(self, identity: Identity | None) -> None:
+    def give_up(self, identity: ProducerIdentity | None) -> None:
         """Batches under ``identity`` left a gap: the next search finds another one."""
         if identity == self.current:
             self.current = None
 
-    def cancel(self) -> "asyncio.Future[Identity] | None":
+    def cancel(self) -> "asyncio.Future[ProducerIdentity] | None":
         """Stop searching; what to wait for."""
         if self._finding is not None:
             self._finding.cancel()
@@ -132,7 +132,7 @@ class Identities:
             else:
                 return
 
-    async def find(self) -> Identity:
+    async def find(self) -> ProducerIdentity:
         """The current identity, or the next one after that was given up."""
         if self.current is not None:
             return self.current
@@ -142,7 +142,7 @@ class Identities:
         await asyncio.wait({finding})
         return finding.result()
 
-    async def _ask(self) -> Identity:
+    async def _ask(self) -> ProducerIdentity:
         request = data_pb2.InitProducerRequest(cluster_id=self._metadata.view.cluster_id)
         if self._name is not None:
             self._name.fill(request)
@@ -167,5 +167,5 @@ class Identities:
             raise
         if self._name is not None:
             self._name.is_taken = True
-        self.current = Identity(answer.producer_id, answer.producer_epoch)
+        self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         return self.current

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from icecore.client.produce.batches import Batch, Identity
+from icecore.client.produce.batches import Batch, ProducerIdentity
 from icecore.errors import HeaderHashesError, IcecoreError
 
 BATCHES_KEPT_FIRST: Final = 5
@@ -117,7 +117,7 @@ class PartitionQueue:
         self.indexed_headers: tuple[str, ...] | None = None
         """Headers that the leader's segment indexes, as its leader said; None = those of the
         topic."""
-        self.identity: Identity | None = None
+        self.identity: ProducerIdentity | None = None
         self.next_sequence = self.next_number = 0
         self.attempts = 0
         """Failures since the last success."""

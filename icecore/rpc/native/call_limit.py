@@ -6,7 +6,7 @@ and may take long; what waits behind them on the connection would wait as long.
 
 from collections.abc import Callable
 
-from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection
+from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, NativeConnection
 from icecore.rpc.slots import HeldSlot
 
 
@@ -20,7 +20,7 @@ class ConnectionCalls:
 
     __slots__ = ("_connection", "_count", "_count_max")
 
-    def __init__(self, connection: Connection, count_max: int) -> None:
+    def __init__(self, connection: NativeConnection, count_max: int) -> None:
         self._connection = connection
         self._count_max = count_max
         self._count = 0

@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError
 from icecore.errors import IcecoreError, InternalError, RequestTimeoutError
 from icecore.rpc import convert
 from icecore.rpc.methods import DATA, REPLICATION
-from icecore.rpc.native.connection import Connection, Timeouts
-from icecore.rpc.native.frame import HEADER_BYTES_MAX, Frame, FrameError, Kind, pack_call
+from icecore.rpc.native.connection import NativeConnection, Timeouts
+from icecore.rpc.native.frame import HEADER_BYTES_MAX, Frame, FrameError, FrameKind, pack_call
 from icecore.rpc.ports import Body, Bulk, Done, Received, buffers_of
 from icecore.v1 import common_pb2
 
@@ -59,7 +59,7 @@ class Calls:
         may_park: They may wait for something to happen.
     """
 
-    def __init__(self, connection: Connection, *, may_park: bool = False) -> None:
+    def __init__(self, connection: NativeConnection, *, may_park: bool = False) -> None:
         self.connection = connection
         self._may_park = may_park
         self._loop = asyncio.get_running_loop()
@@ -93,10 +93,10 @@ class Calls:
         self._calls[call_id] = _Call(method, done, timer)
         if isinstance(body, Bulk) and len(body.header) <= HEADER_BYTES_MAX:
             meta = pack_call(timeout_s, method.encode(), body.header)
-            self.connection.send(Kind.BULK, call_id, meta, body.batches)
+            self.connection.send(FrameKind.BULK, call_id, meta, body.batches)
         else:
             meta = pack_call(timeout_s, method.encode())
-            self.connection.send(Kind.CALL, call_id, meta, buffers_of(body))
+            self.connection.send(FrameKind.CALL, call_id, meta, buffers_of(body))
         return call_id
 
     def forget(self, call_id: int) -> None:
@@ -107,11 +107,11 @@ class Calls:
 
     def arrived(self, frame: Frame) -> None:
         """An answer or an error. Raises FrameError when it is neither."""
-        if frame.kind == Kind.ANSWER:
+        if frame.kind == FrameKind.ANSWER:
             self._end(frame.call_id, frame.body)
-        elif frame.kind == Kind.ERROR and frame.call_id:
+        elif frame.kind == FrameKind.ERROR and frame.call_id:
             self._end(frame.call_id, error_of(frame.body))
-        elif frame.kind == Kind.ERROR:
+        elif frame.kind == FrameKind.ERROR:
             self.connection.lose(error_of(frame.body).message)
         else:
             raise FrameError(f"kind {frame.kind} is no answer")

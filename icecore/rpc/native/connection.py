@@ -23,14 +23,14 @@ from icecore.errors import IcecoreError, UnavailableError
 from icecore.rpc.native.frame import (
     Frame,
     FrameError,
+    FrameKind,
     Head,
-    Kind,
     check_hello,
     pack_head,
     pack_hello,
 )
 from icecore.rpc.native.inbox import Inbox
-from icecore.rpc.native.outbox import TURN_BYTES_MAX, Outbox, one_turn
+from icecore.rpc.native.outbox import TURN_BYTES_MAX, FrameOutbox, one_turn
 from icecore.rpc.native.sockets import is_host_silent
 from icecore.rpc.native.tls import TlsSocket
 from icecore.rpc.ports import Buffer
@@ -68,11 +68,11 @@ class Timeouts:
 class Owner(Protocol):
     """The client or server that owns a connection."""
 
-    def admit(self, connection: "Connection", head: Head, meta: bytes) -> bool:
+    def admit(self, connection: "NativeConnection", head: Head, meta: bytes) -> bool:
         """Return whether there is memory for a large body; says so to the peer if not."""
         ...
 
-    def arrived(self, connection: "Connection", frame: Frame) -> None:
+    def arrived(self, connection: "NativeConnection", frame: Frame) -> None:
         """A frame other than HELLO, PING and PONG. May lose the connection.
 
         Raises:
@@ -80,12 +80,12 @@ class Owner(Protocol):
         """
         ...
 
-    def lost(self, connection: "Connection", error: IcecoreError) -> None:
+    def lost(self, connection: "NativeConnection", error: IcecoreError) -> None:
         """The connection has ended."""
         ...
 
 
-class Connection:
+class NativeConnection:
     """See above.
 
     Args:
@@ -116,7 +116,7 @@ class Connection:
         self._owner = owner
         self._timeouts = timeouts
         self._inbox = Inbox(self._admit)
-        self._outbox = Outbox()
+        self._outbox = FrameOutbox()
         self._drained: list[asyncio.Future[None]] = []
         self._sent: list[Callable[[], None]] = []
         self._is_paused = False
@@ -192,14 +192,14 @@ class Connection:
         kind = frame.kind
         if self.is_lost:
             return
-        if kind == Kind.HELLO or not self.has_greeted:
-            if kind != Kind.HELLO or self.has_greeted:
+        if kind == FrameKind.HELLO or not self.has_greeted:
+            if kind != FrameKind.HELLO or self.has_greeted:
                 raise FrameError("the first frame, and no other, is a hello")
             check_hello(frame.meta)
             self.has_greeted = True
-        elif kind == Kind.PING:
+        elif kind == FrameKind.PING:
             self._show_life()
-        elif kind != Kind.PONG:
+        elif kind != FrameKind.PONG:
             self._owner.arrived(self, frame)
 
     # --- sending --------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Connection:
     def _show_life(self) -> None:
         """Anything that the peer has still to take shows it as well, and must not grow."""
         if not self._outbox.size_bytes:
-            self.send(Kind.PONG, 0, b"", ())
+            self.send(FrameKind.PONG, 0, b"", ())
 
     def _wake(self) -> None:
         waiters, self._drained = self._drained, []
@@ -324,7 +324,7 @@ class Connection:
             self.lose(f"the peer was silent for {now_s - self.heard_s:.1f} s")
         else:
             if not self._unanswered_checks:
-                self.send(Kind.PING, 0, b"", ())
+                self.send(FrameKind.PING, 0, b"", ())
             self._unanswered_checks += 1
 
     def _why_broken(self, error: OSError | None) -> str:

@@ -47,7 +47,7 @@ _MAGIC: Final = b"icec"
 _TIMEOUT_MAX_MS: Final = 0xFFFFFFFF
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kind of a frame; see the table above."""
 
     HELLO = 1
@@ -62,8 +62,10 @@ class Kind(IntEnum):
     BULK = 10
 
 
-_KINDS: Final = frozenset(map(int, Kind))
-_EMPTY_KINDS: Final = frozenset({Kind.HELLO, Kind.OPEN, Kind.END, Kind.PING, Kind.PONG})
+_KINDS: Final = frozenset(map(int, FrameKind))
+_EMPTY_KINDS: Final = frozenset(
+    {FrameKind.HELLO, FrameKind.OPEN, FrameKind.END, FrameKind.PING, FrameKind.PONG}
+)
 
 
 class FrameError(Exception):
@@ -113,7 +115,7 @@ def read_head(view: memoryview, position: int) -> Head:
     body_bytes, call_id, meta_bytes, kind, zero, _ = _HEAD.unpack_from(view, position)
     if kind not in _KINDS or zero:
         raise FrameError(f"kind {kind} is none of the native protocol's")
-    if meta_bytes > META_BYTES_MAX and kind != Kind.BULK:
+    if meta_bytes > META_BYTES_MAX and kind != FrameKind.BULK:
         raise FrameError(f"{meta_bytes} bytes of meta, larger than max {META_BYTES_MAX}")
     if body_bytes > MESSAGE_BYTES_MAX:
         raise FrameError(f"{body_bytes} bytes of body, larger than max {MESSAGE_BYTES_MAX}")
@@ -139,7 +141,7 @@ def read_meta(view: memoryview, position: int, head: Head) -> bytes:
 
 def pack_hello(features: int = 0) -> bytes:
     """The first frame of each side."""
-    return pack_head(Kind.HELLO, 0, _HELLO.pack(_MAGIC, VERSION, features), 0)
+    return pack_head(FrameKind.HELLO, 0, _HELLO.pack(_MAGIC, VERSION, features), 0)
 
 
 def check_hello(meta: bytes) -> None:
@@ -171,7 +173,7 @@ def read_call(kind: int, meta: bytes) -> Call:
         raise FrameError("a call without a timeout and a method")
     timeout_ms, method_bytes = _CALL.unpack_from(meta)
     end = _CALL.size + method_bytes
-    if len(meta) < end or (len(meta) > end and kind != Kind.BULK):
+    if len(meta) < end or (len(meta) > end and kind != FrameKind.BULK):
         raise FrameError("the length of a call's method is wrong")
-    header = meta[end:] if kind == Kind.BULK else None
+    header = meta[end:] if kind == FrameKind.BULK else None
     return Call(timeout_ms / 1000, meta[_CALL.size : end], header)

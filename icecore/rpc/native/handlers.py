@@ -14,8 +14,8 @@ from icecore.rpc import convert, framing
 from icecore.rpc.bounds import Bound
 from icecore.rpc.handling import failure_of
 from icecore.rpc.native.call_limit import CountedSlot
-from icecore.rpc.native.connection import Connection
-from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Call, Kind
+from icecore.rpc.native.connection import NativeConnection
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Call, FrameKind
 from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.ports import (
     Admitted,
@@ -34,7 +34,9 @@ LATE: Final = "the caller's time is over"
 _MESSAGE_CHARACTERS_MAX: Final = 1000
 
 
-def context_of(connection: Connection, timeout_s: float | None, slot: CallSlot) -> CallContext:
+def context_of(
+    connection: NativeConnection, timeout_s: float | None, slot: CallSlot
+) -> CallContext:
     """Return a handler's view of its caller."""
     return CallContext(connection.peer, connection.principal, timeout_s, slot)
 
@@ -86,15 +88,15 @@ def checked(body: Body) -> Sequence[Buffer]:
     return buffers
 
 
-def send_error(connection: Connection, call_id: int, error: IcecoreError) -> None:
+def send_error(connection: NativeConnection, call_id: int, error: IcecoreError) -> None:
     """Tell the caller; of the connection as a whole if ``call_id`` is 0."""
     message = convert.error_to_proto(error)
     message.message = message.message[:_MESSAGE_CHARACTERS_MAX]
-    connection.send(Kind.ERROR, call_id, b"", (message.SerializeToString(),))
+    connection.send(FrameKind.ERROR, call_id, b"", (message.SerializeToString(),))
 
 
 async def run_stream(
-    connection: Connection, method: str, stream: NativeStream, running: Awaitable[None]
+    connection: NativeConnection, method: str, stream: NativeStream, running: Awaitable[None]
 ) -> None:
     """Run a handler to its end, and tell the client, which closes the connection then."""
     try:
@@ -105,6 +107,6 @@ async def run_stream(
     except Exception as error:  # whatever it is, the caller hears of it
         send_error(connection, 0, failure_of(method, error))
     else:
-        connection.send(Kind.END, 0, b"", ())
+        connection.send(FrameKind.END, 0, b"", ())
     finally:
         stream.fail(UnavailableError("the handler has returned"), at_once=True)

@@ -16,8 +16,8 @@ from icecore.rpc.native.frame import (
     HEAD_BYTES,
     Frame,
     FrameError,
+    FrameKind,
     Head,
-    Kind,
     read_head,
     read_meta,
 )
@@ -92,7 +92,7 @@ class Inbox:
         self._skip_bytes -= at
         while have - at >= HEAD_BYTES:
             head = read_head(view, at)
-            if self._is_first and head.kind != Kind.HELLO:
+            if self._is_first and head.kind != FrameKind.HELLO:
                 raise FrameError("the first frame is no hello")
             start = at + HEAD_BYTES + head.meta_bytes
             if start > have:

@@ -19,8 +19,8 @@ from icecore.errors import (
 from icecore.rpc.addresses import check_listen, native, refuses, why_not_bound
 from icecore.rpc.bounds import bounded
 from icecore.rpc.native.client import FETCH, Calls, class_of, error_of
-from icecore.rpc.native.connection import Connection, Timeouts
-from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, Head, Kind
+from icecore.rpc.native.connection import NativeConnection, Timeouts
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Frame, FrameError, FrameKind, Head
 from icecore.rpc.native.server import NativeServer, ServerLimits
 from icecore.rpc.native.sockets import prepare, spare_pacing
 from icecore.rpc.native.stream import NativeStream
@@ -59,9 +59,9 @@ class NativeNet:
         self._security = security or TransportSecurity()
         self._pid = os.getpid()
         self._calls: dict[_Key, Calls] = {}
-        self._keys: dict[Connection, _Key] = {}
+        self._keys: dict[NativeConnection, _Key] = {}
         self._connecting: dict[_Key, asyncio.Task[Calls]] = {}
-        self._streams: dict[Connection, NativeStream] = {}
+        self._streams: dict[NativeConnection, NativeStream] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[None]] = set()
         """Calls that had to connect first."""
@@ -194,7 +194,7 @@ class NativeNet:
 
     async def _connected(self, key: _Key) -> Calls:
         sock = await self._socket(key[0])
-        connection = Connection(sock, self, key[0], self._timeouts)
+        connection = NativeConnection(sock, self, key[0], self._timeouts)
         calls = self._calls[key] = Calls(connection, may_park=key[1] == FETCH)
         self._keys[connection] = key
         self._check_later()
@@ -240,29 +240,29 @@ class NativeNet:
 
     # --- of Owner -------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
+    def admit(self, connection: NativeConnection, head: Head, meta: bytes) -> bool:
         """See ``Owner``. A client always has room: it asked for the body."""
         return True
 
-    def arrived(self, connection: Connection, frame: Frame) -> None:
+    def arrived(self, connection: NativeConnection, frame: Frame) -> None:
         """See ``Owner``."""
         key = self._keys.get(connection)
         if key is not None:
             self._calls[key].arrived(frame)
             return
         stream = self._streams[connection]
-        if frame.kind == Kind.DATA:
+        if frame.kind == FrameKind.DATA:
             stream.arrived(frame.body)
-        elif frame.kind == Kind.END:
+        elif frame.kind == FrameKind.END:
             stream.finished()
             connection.lose("the stream has ended")
-        elif frame.kind == Kind.ERROR:
+        elif frame.kind == FrameKind.ERROR:
             stream.fail(error_of(frame.body))
             connection.lose("the stream has failed")
         else:
             raise FrameError(f"kind {frame.kind} is not expected here")
 
-    def lost(self, connection: Connection, error: IcecoreError) -> None:
+    def lost(self, connection: NativeConnection, error: IcecoreError) -> None:
         """See ``Owner``."""
         key = self._keys.pop(connection, None)
         if key is not None:
@@ -289,10 +289,10 @@ class NativeNet:
         except IcecoreError as error:
             stream.fail(error)
             return
-        connection = Connection(sock, self, address, self._timeouts)
+        connection = NativeConnection(sock, self, address, self._timeouts)
         self._streams[connection] = stream
         stream.opened(connection)
-        connection.send(Kind.OPEN, 0, method.encode(), ())
+        connection.send(FrameKind.OPEN, 0, method.encode(), ())
         self._check_later()
 
     # --- the rest of the port -------------------------------------------------------------------

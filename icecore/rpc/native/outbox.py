@@ -33,7 +33,7 @@ def _owned(buffer: Buffer) -> Buffer:
     return bytes(buffer) if is_part else buffer
 
 
-class Outbox:
+class FrameOutbox:
     """Buffers that one connection has not sent yet."""
 
     def __init__(self) -> None:

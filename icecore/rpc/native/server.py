@@ -37,13 +37,13 @@ from icecore.rpc.bounds import bound_of
 from icecore.rpc.handling import failure_of
 from icecore.rpc.native.accepting import Acceptor
 from icecore.rpc.native.call_limit import ConnectionCalls, CountedSlot
-from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection, Timeouts
+from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, NativeConnection, Timeouts
 from icecore.rpc.native.frame import (
     Call,
     Frame,
     FrameError,
+    FrameKind,
     Head,
-    Kind,
     read_call,
 )
 from icecore.rpc.native.handlers import (
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 _BREAK_GRACE_S: Final = 5.0
 _CONNECTIONS_OF_HOST_MIN: Final = 64
 """Connections that any host may have, even where half of all connections is less."""
-_CALLS: Final = frozenset({Kind.CALL, Kind.BULK})
+_CALLS: Final = frozenset({FrameKind.CALL, FrameKind.BULK})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class NativeServer:
         self._direct = {name.encode(): (name, each) for name, each in handlers.direct.items()}
         self._streams = {name.encode(): (name, each) for name, each in handlers.streams.items()}
         self._names = {name.encode(): name for name in (*handlers.unary, *handlers.direct)}
-        self._peers: dict[Connection, Peer] = {}
+        self._peers: dict[NativeConnection, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = Slots(limits.calls_max, limits.parked_max)
         self._hosts: Counter[str] = Counter()
@@ -153,7 +153,7 @@ class NativeServer:
         return len(self._peers) + handshakes < most and self._hosts[host_of(peer)] < share
 
     def _welcome(self, sock: socket.socket | TlsSocket, peer: str) -> None:
-        connection, host = Connection(sock, self, peer, self._timeouts), host_of(peer)
+        connection, host = NativeConnection(sock, self, peer, self._timeouts), host_of(peer)
         calls = ConnectionCalls(connection, self._limits.calls_per_connection_max)
         self._peers[connection] = Peer(host, self._loop.time(), calls)
         self._hosts[host] += 1
@@ -177,7 +177,7 @@ class NativeServer:
                 connection.check(now_s, ask_after_s=ask_after_s)
         self._checking = self._loop.call_later(timeouts.check_every_s, self._check)
 
-    def lost(self, connection: Connection, error: IcecoreError) -> None:
+    def lost(self, connection: NativeConnection, error: IcecoreError) -> None:
         """See ``Owner``. A stream's handler gets a few seconds to tidy up."""
         peer = self._peers.pop(connection, None)
         if peer is None:
@@ -200,7 +200,7 @@ class NativeServer:
 
     # --- frames ---------------------------------------------------------------------------------
 
-    def admit(self, connection: Connection, head: Head, meta: bytes) -> bool:
+    def admit(self, connection: NativeConnection, head: Head, meta: bytes) -> bool:
         """See ``Owner``."""
         peer = self._peers[connection]
         call = read_call(head.kind, meta) if head.kind in _CALLS else None
@@ -230,7 +230,7 @@ class NativeServer:
         return True
 
     def _admitted(
-        self, connection: Connection, head: Head, call: Call, header: bytes
+        self, connection: NativeConnection, head: Head, call: Call, header: bytes
     ) -> Admitted | None:
         """Pass the header of a large request to its handler. Return None when the handler answers
         at once or fails."""
@@ -245,11 +245,11 @@ class NativeServer:
         except Exception as error:  # whatever it is, the caller hears of it
             self._refuse(connection, head.call_id, failure_of(method, error))
         else:
-            connection.send(Kind.ANSWER, head.call_id, b"", buffers)
+            connection.send(FrameKind.ANSWER, head.call_id, b"", buffers)
             self._mind_reader(connection, method)
         return None
 
-    def arrived(self, connection: Connection, frame: Frame) -> None:
+    def arrived(self, connection: NativeConnection, frame: Frame) -> None:
         """See ``Owner``."""
         peer = self._peers[connection]
         if isinstance(frame.body, memoryview):  # it was admitted, and maybe the next one already
@@ -257,14 +257,14 @@ class NativeServer:
             peer.receiving_bytes -= len(frame.body)
         if frame.kind in _CALLS and peer.stream is None:
             self._call(connection, peer, frame)
-        elif frame.kind == Kind.OPEN and peer.stream is None:
+        elif frame.kind == FrameKind.OPEN and peer.stream is None:
             self._open(connection, peer, frame)
-        elif frame.kind == Kind.DATA and peer.stream is not None:
+        elif frame.kind == FrameKind.DATA and peer.stream is not None:
             peer.stream.arrived(frame.body)
         else:
             raise FrameError(f"kind {frame.kind} is not expected here")
 
-    def _call(self, connection: Connection, peer: Peer, frame: Frame) -> None:
+    def _call(self, connection: NativeConnection, peer: Peer, frame: Frame) -> None:
         call = read_call(frame.kind, frame.meta)
         admitted: Admitted | None = None
         is_asked = call.header is not None and call.method in self._direct
@@ -304,7 +304,7 @@ class NativeServer:
 
     def _begin(
         self,
-        connection: Connection,
+        connection: NativeConnection,
         frame: Frame,
         called: tuple[str, UnaryHandler],
         slot: CountedSlot,
@@ -327,7 +327,7 @@ class NativeServer:
 
     def _run(
         self,
-        connection: Connection,
+        connection: NativeConnection,
         frame: Frame,
         method: str,
         handler: UnaryHandler,
@@ -357,7 +357,7 @@ class NativeServer:
 
     def _answer_directly(
         self,
-        connection: Connection,
+        connection: NativeConnection,
         call_id: int,
         method: str,
         run: Callable[[Answer], None],
@@ -379,7 +379,7 @@ class NativeServer:
             except IcecoreError as error:
                 self._refuse(connection, call_id, error)
             else:
-                connection.send(Kind.ANSWER, call_id, b"", buffers)
+                connection.send(FrameKind.ANSWER, call_id, b"", buffers)
                 self._mind_reader(connection, method)
 
         try:
@@ -391,7 +391,7 @@ class NativeServer:
 
     async def _answer(
         self,
-        connection: Connection,
+        connection: NativeConnection,
         frame: Frame,
         method: str,
         handler: UnaryHandler,
@@ -405,7 +405,7 @@ class NativeServer:
         except Exception as error:  # whatever it is, the caller hears of it
             self._refuse(connection, frame.call_id, failure_of(method, error))
         else:
-            connection.send(Kind.ANSWER, frame.call_id, b"", buffers)
+            connection.send(FrameKind.ANSWER, frame.call_id, b"", buffers)
             self._mind_reader(connection, method)
 
     def _finished(self, _: object = None) -> None:
@@ -413,7 +413,7 @@ class NativeServer:
         if self._running == 0 and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _mind_reader(self, connection: Connection, method: str) -> None:
+    def _mind_reader(self, connection: NativeConnection, method: str) -> None:
         """Count what a caller does not take; when it is much, take no more requests from it."""
         peer = self._peers.get(connection)
         if peer is None or not connection.unsent_bytes:
@@ -426,19 +426,19 @@ class NativeServer:
         if connection.unsent_bytes > UNSENT_HIGH_BYTES:
             connection.pause()
 
-    def _reader_is_back(self, connection: Connection, peer: Peer) -> None:
+    def _reader_is_back(self, connection: NativeConnection, peer: Peer) -> None:
         self._unsent_bytes.subtract(peer.unsent)
         peer.unsent.clear()
         if not peer.calls.are_full:
             connection.resume()
 
-    def _refuse(self, connection: Connection, call_id: int, error: IcecoreError) -> None:
+    def _refuse(self, connection: NativeConnection, call_id: int, error: IcecoreError) -> None:
         send_error(connection, call_id, error)
         self._mind_reader(connection, "")
 
     # --- streams --------------------------------------------------------------------------------
 
-    def _open(self, connection: Connection, peer: Peer, frame: Frame) -> None:
+    def _open(self, connection: NativeConnection, peer: Peer, frame: Frame) -> None:
         stream = peer.stream = NativeStream(connection)
         connection.rests_until_s = 0.0  # who streams is asked sooner
         found = self._streams.get(frame.meta)

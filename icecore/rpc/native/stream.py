@@ -9,8 +9,8 @@ from collections import deque
 from typing import Final
 
 from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError
-from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Connection
-from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Kind
+from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, NativeConnection
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, FrameKind
 from icecore.rpc.ports import Body, Received, Sink, buffers_of
 
 UNREAD_HIGH_BYTES: Final = 8 << 20
@@ -20,7 +20,7 @@ UNREAD_LOW_BYTES: Final = 1 << 20
 class NativeStream:
     """See ``icecore.rpc.ports.ClientStream``; the client's end may not be connected yet."""
 
-    def __init__(self, connection: Connection | None = None) -> None:
+    def __init__(self, connection: NativeConnection | None = None) -> None:
         self._connection = connection
         self._messages: deque[Received] = deque()
         self._unread_bytes = 0
@@ -40,7 +40,7 @@ class NativeStream:
         """A connection is under way; reads and writes wait for it."""
         self._opening = opening
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: NativeConnection) -> None:
         """There is a connection now."""
         self._connection = connection
 
@@ -133,7 +133,7 @@ class NativeStream:
         buffers = buffers_of(body)
         if (size_bytes := sum(map(len, buffers))) > MESSAGE_BYTES_MAX:
             raise InvalidRequestError(f"{size_bytes} bytes, larger than max {MESSAGE_BYTES_MAX}")
-        connection.send(Kind.DATA, 0, b"", buffers)
+        connection.send(FrameKind.DATA, 0, b"", buffers)
         return connection.unsent_bytes <= UNSENT_HIGH_BYTES
 
     async def flush(self) -> None:
@@ -151,7 +151,7 @@ class NativeStream:
         if self._connection is not None:
             self._connection.lose("the stream was cancelled")
 
-    async def _connected(self) -> Connection | None:
+    async def _connected(self) -> NativeConnection | None:
         if self._connection is None and self._opening is not None:
             await asyncio.wait({self._opening})
             if self._connection is None and self._end is None:

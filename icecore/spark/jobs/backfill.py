@@ -14,8 +14,8 @@ from pyspark.sql.observation import Observation
 
 from icecore.errors import ConfigurationError
 from icecore.spark.jobs import steps
-from icecore.spark.jobs.files import Folder
-from icecore.spark.jobs.ledger import Ledger
+from icecore.spark.jobs.files import JobFolder
+from icecore.spark.jobs.ledger import JobLedger
 from icecore.spark.jobs.report import Report, Watch
 
 
@@ -30,7 +30,7 @@ def backfill(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     snapshot = steps.snapshot_of(arguments.bootstrap, arguments.topic)
     metrics.topic_id = snapshot.topic_id.hex()
     metrics.output = arguments.topic
-    folder = Folder(spark, arguments.state)
+    folder = JobFolder(spark, arguments.state)
     settings = {
         "job": "backfill",
         "topic": arguments.topic,
@@ -42,7 +42,7 @@ def backfill(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         "steps": arguments.steps,
         "tasks": arguments.tasks,
     }
-    ledger = Ledger(folder, settings)
+    ledger = JobLedger(folder, settings)
     ledger.check()
     done = [] if ledger.is_new else ledger.done()
     metrics.steps_found_done = len(done)

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from icecore.errors import ConfigurationError, StorageError
-from icecore.spark.jobs.files import Folder
+from icecore.spark.jobs.files import JobFolder
 
 STEP: Final = "step"
 """The column that the folders of steps make."""
@@ -21,7 +21,7 @@ _APP: Final = "icecore.spark.jobs.export"
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
-def check(folder: Folder) -> None:
+def check(folder: JobFolder) -> None:
     """Refuse a place where no Delta log can be written.
 
     Raises:
@@ -48,7 +48,7 @@ def uri_of(path: str) -> str:
 
 
 def bring_up(
-    folder: Folder, table: str, fields: StructType, partition_by: Sequence[str], steps: int
+    folder: JobFolder, table: str, fields: StructType, partition_by: Sequence[str], steps: int
 ) -> int:
     """Commit each step that is done and not in the log yet: how many those were.
 
@@ -83,7 +83,7 @@ def bring_up(
     return steps - first
 
 
-def _commit(log: Any, folder: Folder, table: str, partition_by: list[str], number: int) -> None:
+def _commit(log: Any, folder: JobFolder, table: str, partition_by: list[str], number: int) -> None:
     from deltalake import CommitProperties, Transaction
     from deltalake.transaction import AddAction
 

@@ -16,8 +16,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from icecore.errors import ConfigurationError, ConflictError
 from icecore.spark.columns import SCHEMA
 from icecore.spark.jobs import delta, steps
-from icecore.spark.jobs.files import Folder
-from icecore.spark.jobs.ledger import Ledger, Step
+from icecore.spark.jobs.files import JobFolder
+from icecore.spark.jobs.ledger import JobLedger, Step
 from icecore.spark.jobs.report import Report, Watch
 
 PLACES: Final = {
@@ -40,7 +40,7 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     metrics = report.metrics
     snapshot = steps.snapshot_of(arguments.bootstrap, arguments.topic)
     metrics.topic_id = snapshot.topic_id.hex()
-    folder = Folder(spark, arguments.to)
+    folder = JobFolder(spark, arguments.to)
     metrics.output = folder.under("table")
     settings = {
         "job": "export",
@@ -51,10 +51,10 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     }
     if arguments.format == "delta":
         delta.check(folder)
-    kept = Ledger(folder, settings).kept("fields")
+    kept = JobLedger(folder, settings).kept("fields")
     starts, ends = steps.left(snapshot, steps.NOTHING, may_lose=True)
     fields = _fields(spark, arguments, report, kept, starts, ends)
-    ledger = Ledger(folder, {**settings, "fields": fields.toDDL()})
+    ledger = JobLedger(folder, {**settings, "fields": fields.toDDL()})
     ledger.check()
     done = [] if ledger.is_new else ledger.done()
     metrics.steps_found_done = len(done)
@@ -84,7 +84,7 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     metrics.status = "done"
 
 
-def _commit(ledger: Ledger, arguments: Namespace, report: Report, steps_done: int) -> None:
+def _commit(ledger: JobLedger, arguments: Namespace, report: Report, steps_done: int) -> None:
     fields = parsed_schema(ledger.settings["fields"])
     names = {ours: SCHEMA[theirs].dataType for ours, theirs in PLACES.items()}
     places = [StructField(name, kind) for name, kind in names.items()]
@@ -97,7 +97,7 @@ def _make(
     spark: SparkSession,
     arguments: Namespace,
     report: Report,
-    ledger: Ledger,
+    ledger: JobLedger,
     number: int,
     plan: Step,
 ) -> Step:

@@ -15,7 +15,7 @@ from icecore.errors import ConfigurationError, StorageError
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class JobFile:
     """One that a folder, or one below it, has."""
 
     path: str
@@ -24,7 +24,7 @@ class File:
     modified_ms: int
 
 
-class Folder:
+class JobFolder:
     """A folder that Spark can write to.
 
     Args:
@@ -67,14 +67,14 @@ class Folder:
             str(each.getPath().getName()) for each in self._system.listStatus(self._at(name))
         )
 
-    def files(self, name: str) -> Iterator[File]:
+    def files(self, name: str) -> Iterator[JobFile]:
         """All files below a folder of it."""
         root = f"{self._system.makeQualified(self._at(name)).toString()}/"
         found = self._system.listFiles(self._at(name), True)
         while found.hasNext():
             each = found.next()
             path = str(each.getPath().toString()).removeprefix(root)
-            yield File(path, int(each.getLen()), int(each.getModificationTime()))
+            yield JobFile(path, int(each.getLen()), int(each.getModificationTime()))
 
     def delete(self, name: str) -> None:
         """A file, or a folder and all that is in it; nothing when it is not there."""

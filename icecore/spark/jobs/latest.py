@@ -14,8 +14,8 @@ from pyspark.sql.observation import Observation
 
 from icecore.spark.columns import SCHEMA
 from icecore.spark.jobs import steps
-from icecore.spark.jobs.files import Folder
-from icecore.spark.jobs.ledger import Ledger, Step
+from icecore.spark.jobs.files import JobFolder
+from icecore.spark.jobs.ledger import JobLedger, Step
 from icecore.spark.jobs.report import Report, Watch
 
 KEPT: Final = 2
@@ -32,8 +32,8 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     metrics = report.metrics
     snapshot = steps.snapshot_of(arguments.bootstrap, arguments.topic)
     metrics.topic_id = snapshot.topic_id.hex()
-    ledger = Ledger(
-        Folder(spark, arguments.to),
+    ledger = JobLedger(
+        JobFolder(spark, arguments.to),
         {"job": "latest", "topic": arguments.topic, "topic_id": metrics.topic_id},
     )
     ledger.check()
@@ -67,7 +67,7 @@ def _make(
     spark: SparkSession,
     arguments: Namespace,
     report: Report,
-    ledger: Ledger,
+    ledger: JobLedger,
     done: list[Step],
     plan: Step,
 ) -> Step:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from icecore.errors import ConfigurationError, ConflictError, StorageError, TopicRecreatedError
-from icecore.spark.jobs.files import Folder
+from icecore.spark.jobs.files import JobFolder
 
 VERSION: Final = 1
 FOLDER: Final = "_icecore"
@@ -24,7 +24,7 @@ _STAGING: Final = f"{FOLDER}/staging"
 Step = dict[str, Any]
 
 
-class Ledger:
+class JobLedger:
     """The steps of a job that writes to a folder.
 
     Args:
@@ -32,7 +32,7 @@ class Ledger:
         settings: What must not change from one run to the next.
     """
 
-    def __init__(self, folder: Folder, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: JobFolder, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         self.settings: dict[str, Any] = {"version": VERSION, **settings}
         self.is_new = not folder.exists(_JOB)

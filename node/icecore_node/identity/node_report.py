@@ -1,7 +1,7 @@
 """Contents of the next heartbeat, collected from the parts of the node.
 
 A heartbeat takes all of it; what is said again after a broken stream is what still holds then
-(``Standing``), not what was lost on the way.
+(``InitialReport``), not what was lost on the way.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class LedLog(NamedTuple):
     """Length of the durable part of the log here."""
 
 
-class Standing(NamedTuple):
+class InitialReport(NamedTuple):
     """State of this node, sent in the first heartbeat of each stream."""
 
     unknown_ids: list[SegmentId]
@@ -55,7 +55,7 @@ class NodeReport:
         self.crowded: list[SegmentId] = []
         """Segments that grow on a disk that is getting full, while others are not."""
 
-    def begin(self, standing: Standing) -> None:
+    def begin(self, standing: InitialReport) -> None:
         """A new stream: all of it, not only what is new, for a coordinator that was restarted
         knows none (R32). Divergences are reported once and not kept."""
         self._news = News(

@@ -59,7 +59,7 @@ class _Turns:
         return max(0.0, self._begins_ms - now_ms)
 
 
-class Deletions:
+class ReplicaDeletions:
     """All delete orders of a node. For the loop; only ``_process`` runs on the thread."""
 
     def __init__(

@@ -17,7 +17,7 @@ from icecore_node.context import NodeContext
 from icecore_node.identity.node_report import NodeReport
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.storage.disk_levels import DiskLevel, disk_level
-from icecore_node.storage.port import DiskUsage
+from icecore_node.storage.port import DiskSpace
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class DiskWatch:
                 await self._act([each for each in usage if not each.problem])
             await asyncio.sleep(self._context.settings.timing.disk_look_ms / 1000)
 
-    async def _act(self, usage: list[DiskUsage]) -> None:
+    async def _act(self, usage: list[DiskSpace]) -> None:
         levels = {each.name: self._level(each) for each in usage}
         self._levels = levels
         lowest = min(levels.values())
@@ -55,7 +55,7 @@ class DiskWatch:
         full = {name for name, level in levels.items() if level is DiskLevel.FULL}
         await self._space.pause_following_on(full)
 
-    def _level(self, disk: DiskUsage) -> DiskLevel:
+    def _level(self, disk: DiskSpace) -> DiskLevel:
         before = self._levels.get(disk.name, DiskLevel.ROOMY)
         level = disk_level(disk.used_bytes, disk.free_bytes, self._limits, before)
         if level is not before:

@@ -22,7 +22,7 @@ from icecore.rpc.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
 from icecore_node.identity.lease import Lease
-from icecore_node.identity.node_report import NodeReport, Standing
+from icecore_node.identity.node_report import InitialReport, NodeReport
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.membership.disk_report import DiskReport
 
@@ -40,7 +40,7 @@ class Heartbeats:
         lease: Lease,
         news: NodeReport,
         disk_report: DiskReport,
-        standing: Callable[[], Standing],
+        standing: Callable[[], InitialReport],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
     ) -> None:
         """

@@ -51,7 +51,7 @@ from icecore_node.storage.port import FoundReplica
 _log = logging.getLogger(__name__)
 
 
-class Registration:
+class NodeRegistration:
     """Registers this process: at the start, and again when an incarnation was lost unused."""
 
     def __init__(

@@ -10,7 +10,7 @@ from icecore.model import CoordinatorEpoch, ProducerEpoch, ProducerId, Segment, 
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
-from icecore_node.identity.node_report import Standing
+from icecore_node.identity.node_report import InitialReport
 from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.leaders import Leaders
@@ -87,10 +87,10 @@ class Updates:
             progress.tail_base_offset,
         )
 
-    def standing(self) -> Standing:
+    def standing(self) -> InitialReport:
         """Return the state that the first heartbeat of a stream reports."""
         node_id = self._context.identity.node_id
-        return Standing(
+        return InitialReport(
             [each.segment_id for each in self._table if not each.life.is_intact],
             {each.replica.segment_id: each.log for each in self._leaders.all()},
             [each.segment_id for each in self._table if is_shut_out(each, node_id)],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from icecore.v1 import admin_pb2, mirror_pb2
 
 
-class Place(NamedTuple):
+class MirrorPlace(NamedTuple):
     """Position in the coordinator's changes, from which the next page is asked for."""
 
     coordinator_epoch: int
@@ -101,7 +101,7 @@ class TopicMirror:
         self._incoming: _Topics | None = None
         """The full listing that will replace all topics shown, while its pages arrive; None without
         one."""
-        self._next = Place(0, 0, 0)
+        self._next = MirrorPlace(0, 0, 0)
         self.coordinator_epoch = 0
         """Epoch of the coordinator whose topics are shown."""
         self.version = 0
@@ -112,7 +112,7 @@ class TopicMirror:
     # --- what comes in --------------------------------------------------------------------------
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MirrorPlace:
         """Position from which the next page is to be asked for."""
         return self._next
 
@@ -126,11 +126,11 @@ class TopicMirror:
         for message in page.topics:
             topics.learn(message, page.version)
         if page.more:
-            self._next = Place(page.coordinator_epoch, page.since_version, page.version)
+            self._next = MirrorPlace(page.coordinator_epoch, page.since_version, page.version)
             return False
         self._shown, self._incoming = topics, None
         self.coordinator_epoch, self.version = page.coordinator_epoch, page.version
-        self._next = Place(page.coordinator_epoch, page.version, 0)
+        self._next = MirrorPlace(page.coordinator_epoch, page.version, 0)
         return True
 
     def _topics_for(self, page: mirror_pb2.FollowTopicsResponse) -> _Topics | None:
@@ -143,7 +143,10 @@ class TopicMirror:
         if not page.since_version and not page.after_version:
             self._incoming = _Topics()
             return self._incoming
-        if Place(page.coordinator_epoch, page.since_version, page.after_version) != self._next:
+        if (
+            MirrorPlace(page.coordinator_epoch, page.since_version, page.after_version)
+            != self._next
+        ):
             return None
         return self._shown if page.since_version else self._incoming
 

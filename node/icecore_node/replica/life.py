@@ -36,7 +36,7 @@ from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_replication.producers import ProducerTable
 
 
-class Role(Protocol):
+class ReplicaRole(Protocol):
     """The role that appends to a replica: ``Leader`` or ``Follower``.
 
     It ends by ``stop``, ``fence`` or ``give_up``.
@@ -146,14 +146,14 @@ class CopyWhole:
 class Led:
     """The coordinator made this node the leader of its segment."""
 
-    leader: Role
+    leader: ReplicaRole
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
     """The coordinator made this node a follower of its segment's leader."""
 
-    follower: Role
+    follower: ReplicaRole
 
 
 @dataclass(frozen=True, slots=True)

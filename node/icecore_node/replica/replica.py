@@ -13,7 +13,7 @@ from collections import deque
 from icecore.model import NO_EPOCH, Epoch, Incarnation, NodeId, Segment, SegmentId
 from icecore_node.io.io_pool import LogIo
 from icecore_node.replica import life as lives
-from icecore_node.replica.life import MOVES, Event, IllegalMove, Life, Role
+from icecore_node.replica.life import MOVES, Event, IllegalMove, Life, ReplicaRole
 from icecore_node.replica.replica_log import ReplicaLog
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_replication.leading import ReplicaFacts
@@ -51,7 +51,7 @@ class Replica:
         self.identity = identity
         self.log = ReplicaLog(io, identity, tail, producers)
         self.life = life
-        self.role: Role | None = None
+        self.role: ReplicaRole | None = None
         self.promised_epoch = max(identity.epoch, promised_epoch)
         self.sealed_end_offset = sealed_end_offset
         self.full_digest = full_digest
@@ -130,7 +130,7 @@ class Replica:
             raise IllegalMove(self.segment_id, before, event, self._story)
         self._story.append(f"{before.name}-{type(event).__name__}->{after.name}")
         self._take(event)
-        ended: Role | None = None
+        ended: ReplicaRole | None = None
         if after not in lives.WITH_ROLE:
             ended, self.role = self.role, None
         self.life = after
@@ -194,7 +194,7 @@ class Replica:
         self.full_digest = full_digest
 
 
-def _end(role: Role, event: Event) -> None:
+def _end(role: ReplicaRole, event: Event) -> None:
     match event:
         case lives.Promised(epoch):
             role.fence(epoch)

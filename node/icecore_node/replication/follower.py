@@ -63,7 +63,7 @@ class Link(Protocol):
         ...
 
 
-class Delivery:
+class FollowerDelivery:
     """One message of the leader, which is in memory as long as one of its batches is.
 
     So its credit goes back as a whole, when its last batch is durable or dropped. It bounds the
@@ -93,7 +93,7 @@ class _Undurable:
     header_crc32c: int
     length_bytes: int
     """Bytes of this batch not yet returned to the delivery's credit."""
-    delivery: Delivery
+    delivery: FollowerDelivery
 
     def release(self) -> None:
         self.delivery.release(self.length_bytes)
@@ -104,7 +104,7 @@ class _Undurable:
 class _Arrived:
     """Batches of one message that lie beyond our end, checked, on their way through the core."""
 
-    delivery: Delivery
+    delivery: FollowerDelivery
     data: memoryview
     batches: list[tuple[int, BatchHeader]]
     """Position in ``data`` and header of each."""
@@ -206,7 +206,7 @@ class Follower:
         self.feed(inputs.LeaderRejected(reason))
 
     def on_data(
-        self, entry: replication_pb2.ReplicaDataEntry, data: memoryview, delivery: Delivery
+        self, entry: replication_pb2.ReplicaDataEntry, data: memoryview, delivery: FollowerDelivery
     ) -> None:
         """Batches (or just a new watermark) from the leader; ``data`` is part of ``delivery``."""
         replica = self.replica

@@ -27,7 +27,7 @@ from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import replication_pb2
 from icecore_node.context import NodeContext
-from icecore_node.replication.follower import Delivery, Follower
+from icecore_node.replication.follower import Follower, FollowerDelivery
 
 _log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class LeaderLink:
         size_bytes = sum(entry.batches_length for entry in header.entries)
         if size_bytes > len(data):
             raise CorruptBatchError("lengths exceed the data")
-        delivery = Delivery(size_bytes, partial(self._return_credit, self._stream))
+        delivery = FollowerDelivery(size_bytes, partial(self._return_credit, self._stream))
         position = 0
         for entry in header.entries:
             end = position + entry.batches_length

@@ -16,7 +16,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.fail_stop import DiskLoss
 from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of
 from icecore_node.storage.disk_levels import DiskLimits
-from icecore_node.storage.port import NO_MEMORY, DiskUsage, HeldMemory
+from icecore_node.storage.port import NO_MEMORY, DiskSpace, HeldMemory
 
 _OnLost = Callable[[Sequence[SegmentId], str], object]
 
@@ -119,7 +119,7 @@ class Disks:
 
     # --- space --------------------------------------------------------------------------------
 
-    def usage(self) -> list[DiskUsage]:
+    def usage(self) -> list[DiskSpace]:
         """See ``StoredDisks.usage``."""
         found = []
         for disk in self._disks.values():
@@ -131,7 +131,7 @@ class Disks:
                     if disk.name == FIRST_DISK:
                         raise
                     problem = error.message
-            found.append(DiskUsage(disk.name, disk.path, used, free, problem))
+            found.append(DiskSpace(disk.name, disk.path, used, free, problem))
         return found
 
     def space(self) -> tuple[int, int]:

@@ -21,12 +21,12 @@ from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.rocksdb_engine.log_database import LogDatabase
 from icecore_node.storage.rocksdb_engine.rocksdb_engine import RocksdbEngine
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 
 SHARED_ENGINE: Final = f"{SEGMENT_ENGINE}/{SHARED_FILE}"
 """``active_engine`` of settings with that file model."""
-_DEFAULTS = StoreSettings()
+_DEFAULTS = LogSettings()
 
 
 def make_store(
@@ -34,7 +34,7 @@ def make_store(
     index: Index,
     control: ControlStore,
     cluster_id: bytes,
-    settings: StoreSettings = _DEFAULTS,
+    settings: LogSettings = _DEFAULTS,
     boot_id: str = "",
     disks: Disks | None = None,
     log_database: LogDatabase | None = None,
@@ -89,7 +89,7 @@ def make_store(
     )
 
 
-def _share_of_each(settings: StoreSettings, disks: int) -> StoreSettings:
+def _share_of_each(settings: LogSettings, disks: int) -> LogSettings:
     """Divide the limits of a node equally among its disks, whose engines do not share them."""
     if disks == 1:
         return settings

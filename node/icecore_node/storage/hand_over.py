@@ -21,7 +21,7 @@ from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
 from icecore_node.storage.control.replica_location import engine_of
 from icecore_node.storage.engine import LogEnd, NotAsSealed, SealedCopy, SealedLogs
-from icecore_node.storage.placement import Placement
+from icecore_node.storage.placement import DiskPlacement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 STEP_BYTES: Final = 4 << 20
@@ -49,7 +49,7 @@ class HandOver:
 
     def __init__(self, catalog: ReplicaCatalog, files: Mapping[str, SealedLogs]) -> None:
         self._catalog = catalog
-        self._placement = Placement(catalog)
+        self._placement = DiskPlacement(catalog)
         self._files = files
         self._due: dict[SegmentId, None] = {}
         self._copying: _Copying | None = None

@@ -26,7 +26,7 @@ def choose_disk(rooms: Sequence[Room], limits: DiskLimits) -> str:
     return max(rooms, key=rank).disk
 
 
-class Placement:
+class DiskPlacement:
     """Chooses disks for new logs. All methods block."""
 
     def __init__(self, catalog: ReplicaCatalog) -> None:

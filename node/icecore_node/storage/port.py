@@ -35,7 +35,7 @@ class FoundReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskUsage:
+class DiskSpace:
     """One disk of the node."""
 
     name: str
@@ -85,7 +85,7 @@ class StoredDisks(Protocol):
         """The memory of engines that have no disk."""
         ...
 
-    def usage(self) -> list[DiskUsage]:
+    def usage(self) -> list[DiskSpace]:
         """Each of them, the first one first. Raises StorageError for that one."""
         ...
 

@@ -21,7 +21,7 @@ from icecore_node.storage.control.control_store import (
     ReplicaRow,
 )
 from icecore_node.storage.engine import CreatedLog, LogTail, NewLog, SegmentIdentity
-from icecore_node.storage.placement import Placement
+from icecore_node.storage.placement import DiskPlacement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 
@@ -31,7 +31,7 @@ class ReplicaCreation:
     def __init__(self, catalog: ReplicaCatalog) -> None:
         self._catalog = catalog
         self._control = catalog.control
-        self._placement = Placement(catalog)
+        self._placement = DiskPlacement(catalog)
 
     def create(
         self,

@@ -12,7 +12,7 @@ from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
 from icecore_coordinator.state.records import PartitionKey
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.segments.gains import ExpectedGains
 from icecore_coordinator.work.segments.rolls import ROLLS_MIN, RollPace, ask_to_roll
 from icecore_coordinator.work.segments.segment_opening import SegmentOpening
@@ -44,9 +44,11 @@ class Auditor:
         self._gains = gains
         self._recover = recover
         roll_retry_ms = ports.timing.roll_retry_ms
-        self._rolling: Backoff[SegmentId] = Backoff(ports.clock, roll_retry_ms, roll_retry_ms)
+        self._rolling: KeyedBackoff[SegmentId] = KeyedBackoff(
+            ports.clock, roll_retry_ms, roll_retry_ms
+        )
         self._pace = RollPace(ports.clock, roll_retry_ms)
-        self._replacing: Backoff[PartitionKey] = Backoff(
+        self._replacing: KeyedBackoff[PartitionKey] = KeyedBackoff(
             ports.clock, ports.timing.replace_retry_ms, REPLACE_WAIT_MS_MAX
         )
         self._prepared_since_ms: dict[SegmentId, float] = {}

@@ -18,7 +18,7 @@ from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.state.cluster_state import eligible_nodes
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.segments.gains import ExpectedGains
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -31,7 +31,7 @@ ROUNDS_MAX = 16
 """More at a time when there is so much to move that it would take more rounds than this."""
 
 
-class HandOver:
+class LeadershipHandOver:
     """Moves segments away from draining nodes.
 
     Args:
@@ -56,7 +56,7 @@ class HandOver:
         self._gains = gains
         self._recover = recover
         self._let_leave = let_leave
-        self._asking: Backoff[SegmentId] = Backoff(
+        self._asking: KeyedBackoff[SegmentId] = KeyedBackoff(
             ports.clock, ports.timing.hand_over_retry_ms, ports.timing.retry_max_ms
         )
         self._since_ms: dict[NodeId, float] = {}

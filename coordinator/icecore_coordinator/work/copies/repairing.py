@@ -21,10 +21,10 @@ from icecore_coordinator.decisions.segment_changes import (
     remove_sealed_replica,
 )
 from icecore_coordinator.nodes.fan_out import by_node
-from icecore_coordinator.nodes.node_calls import WriteBackItem, Written
+from icecore_coordinator.nodes.node_calls import WriteBackItem, WrittenReplica
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes, is_below_start
 from icecore_coordinator.state.records import Change, SegmentRecord
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Repairer:
         self._alerts = ports.alerts
         self._clock = ports.clock
         self._timing = ports.timing
-        self._backoff: Backoff[SegmentId] = Backoff(
+        self._backoff: KeyedBackoff[SegmentId] = KeyedBackoff(
             ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
         )
         self._copying: set[tuple[NodeId, SegmentId]] = set()
@@ -181,7 +181,7 @@ class Repairer:
 
     async def _copy(self, target: NodeId, repairs: list[Repair]) -> None:
         state = self._ledger.state
-        done: list[tuple[Repair, Written]] = []
+        done: list[tuple[Repair, WrittenReplica]] = []
         for repair in repairs:
             # Before the copy: what the node says of it afterwards holds, counted or not.
             self._copies.copied(target, repair.segment.segment_id)
@@ -222,12 +222,12 @@ class Repairer:
         if not is_done:
             self._tries[segment_id] = tries + 1
 
-    def _knows_producers(self, repair: Repair, written: Written) -> bool:
+    def _knows_producers(self, repair: Repair, written: WrittenReplica) -> bool:
         record = self._ledger.state.segments.get(repair.segment.segment_id)
         return record is None or is_sealed_state(record, written.producer_snapshot)
 
-    async def _count(self, target: NodeId, done: list[tuple[Repair, Written]]) -> None:
-        def decision(state: ClusterState, copy: tuple[Repair, Written]) -> Change:
+    async def _count(self, target: NodeId, done: list[tuple[Repair, WrittenReplica]]) -> None:
+        def decision(state: ClusterState, copy: tuple[Repair, WrittenReplica]) -> Change:
             repair, written = copy
             return add_sealed_replica(
                 state,

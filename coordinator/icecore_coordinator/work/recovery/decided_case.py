@@ -9,8 +9,8 @@ commits nothing. Rules in docs/design/protocol.md.
 from dataclasses import dataclass, field
 
 from icecore.model import Incarnation, NodeId, Segment, SegmentId
-from icecore_coordinator.decisions.segment_changes import Sealing
-from icecore_coordinator.nodes.node_calls import OpenItem, WriteBackItem, Written
+from icecore_coordinator.decisions.segment_changes import DecidedSeal
+from icecore_coordinator.nodes.node_calls import OpenItem, WriteBackItem, WrittenReplica
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey
@@ -31,7 +31,7 @@ class DecidedCase:
     """And nobody has a copy."""
     is_donor_unknown: bool = False
     """The end is that of a log which is not intact: it counts by an admin's word only."""
-    donor: Written | None = None
+    donor: WrittenReplica | None = None
     """The donor's report about its whole log; None before it has answered."""
     verified: dict[NodeId, Incarnation] = field(default_factory=dict)
     """Nodes that hold everything to the end durably, with their incarnation."""
@@ -74,19 +74,19 @@ class DecidedCase:
         )
 
     @property
-    def written(self) -> Written:
+    def written(self) -> WrittenReplica:
         """The donor's report, for the steps that come after it."""
         assert self.donor is not None
         return self.donor
 
-    def take_donor(self, written: Written) -> bool:
+    def take_donor(self, written: WrittenReplica) -> bool:
         """Take it for the donor's answer, and say whether: its producers must fit their digest."""
         is_good = snapshot_digest(written.producer_snapshot) == written.producer_digest
         if is_good:
             self.donor = written
         return is_good
 
-    def agrees_with_donor(self, written: Written) -> bool:
+    def agrees_with_donor(self, written: WrittenReplica) -> bool:
         """Return whether another replica told the same digests and length."""
         donor = self.written
         told = (written.seal_digest, written.producer_digest, written.length_bytes)
@@ -125,10 +125,10 @@ class DecidedCase:
             self.written.max_append_timestamp_ms,
         )
 
-    def sealing(self, state: ClusterState) -> Sealing:
+    def sealing(self, state: ClusterState) -> DecidedSeal:
         """The end with the copies that are still of the incarnations that verified them."""
         replicas = [n for n, known in self.verified.items() if state.incarnation(n) == known]
-        return Sealing(
+        return DecidedSeal(
             segment_id=self.segment_id,
             version=self.segment.version,
             end_offset=self.end.end_offset,

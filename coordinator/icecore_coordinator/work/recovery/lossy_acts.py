@@ -13,7 +13,7 @@ from icecore_coordinator.decisions.disk_changes import accept_disk, last_copies
 from icecore_coordinator.decisions.lossy_changes import allow_unclean, declare_lost, named
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import SegmentRecord
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class LossyActs:
         recoveries: Segments that are being recovered: hurried while somebody waits.
     """
 
-    def __init__(self, ports: WorkerPorts, recoveries: Backoff[SegmentId]) -> None:
+    def __init__(self, ports: WorkerPorts, recoveries: KeyedBackoff[SegmentId]) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
         self._copies = ports.copies

@@ -29,17 +29,17 @@ case, with what leads to the next one; ``*`` is a commit::
       | * seal, open the successor, move the tail: one transaction
     SEALED; dropped if it is empty
 
-A case that can't take a step is left: its record stays RECOVERING, and after a wait (``Backoff``) a
-new round begins with the fence. Without a successor a segment is sealed all the same, and
-``tail_opening`` opens one later; an empty one waits for it (but for R68). The store knows the
-commits above and no other steps, so the next coordinator goes on by looking. Two things outlast a
-round in memory: the requests, and the highest promise that a replica refused ours for. Both are
-told again if they are lost.
+A case that can't take a step is left: its record stays RECOVERING, and after a wait
+(``KeyedBackoff``) a new round begins with the fence. Without a successor a segment is sealed all
+the same, and ``tail_opening`` opens one later; an empty one waits for it (but for R68). The store
+knows the commits above and no other steps, so the next coordinator goes on by looking. Two things
+outlast a round in memory: the requests, and the highest promise that a replica refused ours for.
+Both are told again if they are lost.
 
 What may run at the same time:
 
-- Several rounds, but a segment is in one of them only (``Backoff.take``). Unclean ones have rounds
-  of their own. A step calls all nodes at once; the steps of a round follow each other.
+- Several rounds, but a segment is in one of them only (``KeyedBackoff.take``). Unclean ones have
+  rounds of their own. A step calls all nodes at once; the steps of a round follow each other.
 - Other changes of the record. Each is decided under the lock of the ledger, against the newest
   record: a live seal comes before the freeze or is refused. A record that changes after the freeze
   makes our seal fail, and the next round takes the new one.
@@ -83,10 +83,10 @@ from icecore_coordinator.decisions.segment_changes import (
     start_recovery,
 )
 from icecore_coordinator.nodes.fan_out import by_node
-from icecore_coordinator.nodes.node_calls import Written
+from icecore_coordinator.nodes.node_calls import WrittenReplica
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.recovery.case_calls import CaseCalls
 from icecore_coordinator.work.recovery.decided_case import DecidedCase
 from icecore_coordinator.work.recovery.recovery_case import Case
@@ -130,7 +130,7 @@ class Recovery:
     def __init__(self, ports: WorkerPorts, opening: SegmentOpening) -> None:
         self.count = 0
         """Recovery-seals done by this process."""
-        self.backoff: Backoff[SegmentId] = Backoff(
+        self.backoff: KeyedBackoff[SegmentId] = KeyedBackoff(
             ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
         )
         """Back-off of segments; a caller that waits for one announces it here with ``awaited``."""
@@ -377,7 +377,7 @@ class Recovery:
     async def _write_back_donors(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         """Cases whose longest replica has verified itself and told its digest and producers."""
 
-        def take(case: DecidedCase, node_id: NodeId, written: Written) -> None:
+        def take(case: DecidedCase, node_id: NodeId, written: WrittenReplica) -> None:
             if not case.take_donor(written):
                 event(
                     _log,
@@ -408,7 +408,7 @@ class Recovery:
     async def _write_back_others(self, cases: Sequence[DecidedCase]) -> list[DecidedCase]:
         """Cases with at least min_insync_replicas durable copies through their end."""
 
-        def take(case: DecidedCase, node_id: NodeId, written: Written) -> None:
+        def take(case: DecidedCase, node_id: NodeId, written: WrittenReplica) -> None:
             if case.agrees_with_donor(written):
                 case.verified[node_id] = written.incarnation
                 self._copies.copied(node_id, case.segment_id, reports)

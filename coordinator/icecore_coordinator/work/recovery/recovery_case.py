@@ -18,7 +18,7 @@ from icecore.model import (
     SegmentId,
 )
 from icecore_coordinator.nodes.node_calls import (
-    Written,
+    WrittenReplica,
 )
 from icecore_coordinator.work.recovery.decided_case import (
     DecidedCase,
@@ -87,7 +87,7 @@ class Case:
     def _lost(self, known_high_watermark: int, now_ms: int) -> DecidedCase:
         # Offsets that somebody has seen must not be given out again.
         end_offset = max(self.segment.base_offset, known_high_watermark)
-        nothing = Written(
+        nothing = WrittenReplica(
             incarnation=NO_INCARNATION,
             seal_digest=b"",
             producer_snapshot=b"",

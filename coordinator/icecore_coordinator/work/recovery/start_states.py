@@ -19,7 +19,7 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
-from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, Written
+from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, WrittenReplica
 from icecore_coordinator.state.cluster_state import segments_from
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey, SegmentRecord
@@ -46,7 +46,7 @@ class _Wanted:
     nodes: tuple[NodeId, ...]
 
 
-def start_behind(record: SegmentRecord, written: Written) -> Start:
+def start_behind(record: SegmentRecord, written: WrittenReplica) -> Start:
     """The start behind a sealed segment. Append times go on from the later of what its record and
     the replica say, for they never go back (R51)."""
     newest_ms = max(record.max_append_timestamp_ms, written.max_append_timestamp_ms)
@@ -119,7 +119,7 @@ class StartStates:
         self,
         wanted: _Wanted,
         node_id: NodeId,
-        written: Written,
+        written: WrittenReplica,
         starts: dict[PartitionKey, Start],
         refused: dict[PartitionKey, None],
     ) -> None:
@@ -136,7 +136,9 @@ class StartStates:
             node_id=node_id,
         )
 
-    async def _ask(self, asked: Sequence[_Wanted], number: int) -> list[tuple[_Wanted, Written]]:
+    async def _ask(
+        self, asked: Sequence[_Wanted], number: int
+    ) -> list[tuple[_Wanted, WrittenReplica]]:
         """Good answers of the replicas that come next."""
         grouped: Mapping[NodeId, list[_Wanted]] = by_node(
             (each.nodes[number], each) for each in asked
@@ -153,7 +155,7 @@ class StartStates:
             patience_ms=self._timing.node_call_ms,
             is_enough=lambda _: False,
         )
-        found: list[tuple[_Wanted, Written]] = []
+        found: list[tuple[_Wanted, WrittenReplica]] = []
         for node_id, results in answers.items():
             if isinstance(results, IcecoreError):
                 continue

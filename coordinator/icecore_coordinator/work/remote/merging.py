@@ -18,7 +18,7 @@ from icecore.process.log import event
 from icecore.tier_records import TierCopy, TierRecord
 from icecore_coordinator.decisions.tier_merging import begin_merge, publish_merge
 from icecore_coordinator.decisions.tiering import Attempt, close
-from icecore_coordinator.nodes.tier_calls import TierCalls, Uploaded, UploadItem
+from icecore_coordinator.nodes.tier_calls import TierCalls, UploadedCopy, UploadItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.work.remote.tiering_errors import MERGE, TieringErrors
@@ -159,7 +159,7 @@ class Merging:
         )
         return Merged(self._ledger.state.assignment(record), found.copy)
 
-    async def _ask(self, tier: TierRecord) -> Uploaded:
+    async def _ask(self, tier: TierRecord) -> UploadedCopy:
         """Have the node make the copy, and return it. Raises the error that the node answers."""
         state = self._ledger.state
         known = [state.segments.get(each) for each in tier.sources]

@@ -20,7 +20,7 @@ from icecore_coordinator.decisions.tiering import (
     swept,
 )
 from icecore_coordinator.nodes.tier_calls import SweepItem, TierCalls
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tier_nodes import TierNodes
 from icecore_coordinator.work.remote.tiering_errors import SWEEP, TieringErrors
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -31,7 +31,7 @@ ATTEMPTS_PER_SWEEP = 200
 SWEEP_WAIT_MS_MAX = 60_000.0
 
 
-class Sweeper:
+class SweepScheduler:
     """Keeps no state that matters.
 
     Args:
@@ -46,8 +46,8 @@ class Sweeper:
         self._errors = errors
         self._nodes = TierNodes(ports.ledger.state, ports.live, ports.clock)
         waits_ms = ports.timing.sweep_retry_ms, SWEEP_WAIT_MS_MAX
-        self._attempts: Backoff[SegmentId] = Backoff(ports.clock, *waits_ms)
-        self._topics: Backoff[bytes] = Backoff(ports.clock, *waits_ms)
+        self._attempts: KeyedBackoff[SegmentId] = KeyedBackoff(ports.clock, *waits_ms)
+        self._topics: KeyedBackoff[bytes] = KeyedBackoff(ports.clock, *waits_ms)
 
     async def look(self) -> None:
         """Release what is retired, then sweep what is closed."""

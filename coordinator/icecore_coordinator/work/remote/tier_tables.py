@@ -11,7 +11,7 @@ from icecore.process.log import event
 from icecore_coordinator.decisions.tiering import committed
 from icecore_coordinator.nodes.tier_calls import TableItem, TierCalls
 from icecore_coordinator.state.records import PartitionKey
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tier_nodes import TierNodes
 from icecore_coordinator.work.remote.tiering_errors import TABLE, TieringErrors
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -25,7 +25,7 @@ with only a part would take the other copies out of the table."""
 TABLE_WAIT_MS_MAX = 60_000.0
 
 
-class TierTables:
+class TableScheduler:
     """Keeps no state that matters.
 
     Args:
@@ -39,7 +39,7 @@ class TierTables:
         self._calls = TierCalls(ports.calls)
         self._errors = errors
         self._nodes = TierNodes(ports.ledger.state, ports.live, ports.clock)
-        self._backoff: Backoff[PartitionKey] = Backoff(
+        self._backoff: KeyedBackoff[PartitionKey] = KeyedBackoff(
             ports.clock, ports.timing.table_retry_ms, TABLE_WAIT_MS_MAX
         )
 

@@ -11,14 +11,14 @@ from typing import Any
 from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore_coordinator.decisions.tiering import store_warnings
 from icecore_coordinator.work.remote.merging import Merging
-from icecore_coordinator.work.remote.tier_sweeping import Sweeper
-from icecore_coordinator.work.remote.tier_tables import TierTables
+from icecore_coordinator.work.remote.tier_sweeping import SweepScheduler
+from icecore_coordinator.work.remote.tier_tables import TableScheduler
 from icecore_coordinator.work.remote.tiering_errors import TieringErrors
-from icecore_coordinator.work.remote.uploads import Uploads
+from icecore_coordinator.work.remote.uploads import UploadScheduler
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 
-class Tiering:
+class TieringScheduler:
     """Level-triggered; keeps no state that matters.
 
     Args:
@@ -32,9 +32,9 @@ class Tiering:
         self.errors = TieringErrors(ports.clock)
         calling: dict[SegmentId, NodeId] = {}
         self.merging = Merging(ports, self.errors, calling, spawn)
-        self._uploads = Uploads(ports, self.errors, calling, spawn)
-        self._tables = TierTables(ports, self.errors)
-        self._sweeper = Sweeper(ports, self.errors)
+        self._uploads = UploadScheduler(ports, self.errors, calling, spawn)
+        self._tables = TableScheduler(ports, self.errors)
+        self._sweeper = SweepScheduler(ports, self.errors)
         self._ledger = ports.ledger
         self._alerts = ports.alerts
         self._told: dict[str, None] = {}

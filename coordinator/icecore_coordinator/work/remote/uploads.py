@@ -18,7 +18,7 @@ from icecore.tier_records import TierRecord
 from icecore_coordinator.decisions.tiering import Attempt, begin, close, is_due, publish
 from icecore_coordinator.nodes.tier_calls import TierCalls, UploadItem
 from icecore_coordinator.state.records import SegmentRecord
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tiering_errors import TieringErrors
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -30,7 +30,7 @@ SEGMENT_WAIT_MS_MAX = 600_000.0
 NODE_WAIT_MS_MAX = 60_000.0
 
 
-class Uploads:
+class UploadScheduler:
     """Keeps which calls are under way, and whom to leave alone for a while.
 
     Args:
@@ -55,10 +55,10 @@ class Uploads:
         self._calls = TierCalls(ports.calls)
         self._errors = errors
         self._spawn = spawn
-        self._segments: Backoff[SegmentId] = Backoff(
+        self._segments: KeyedBackoff[SegmentId] = KeyedBackoff(
             ports.clock, ports.timing.upload_retry_ms, SEGMENT_WAIT_MS_MAX
         )
-        self._nodes: Backoff[NodeId] = Backoff(
+        self._nodes: KeyedBackoff[NodeId] = KeyedBackoff(
             ports.clock, ports.timing.upload_node_retry_ms, NODE_WAIT_MS_MAX
         )
         self._calling = calling

@@ -14,8 +14,8 @@ from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.nodes.fan_out import by_node
-from icecore_coordinator.nodes.node_calls import NodeCalls, Rolling
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.nodes.node_calls import NodeCalls, RollAnswer
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 # --- asking leaders -------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ async def ask_to_roll(
     try:
         answers = await calls.roll(leader, segments, why, timeout_s)
     except IcecoreError as error:
-        answers = [Rolling(error)] * len(segments)
+        answers = [RollAnswer(error)] * len(segments)
     for segment, rolling in zip(segments, answers, strict=True):
         event(
             _log,
@@ -58,7 +58,7 @@ class TailRolls:
         self._ledger = ports.ledger
         self._calls = ports.calls
         self._timing = ports.timing
-        self._rolling: Backoff[SegmentId] = Backoff(
+        self._rolling: KeyedBackoff[SegmentId] = KeyedBackoff(
             ports.clock, ports.timing.roll_retry_ms, ROLL_WAIT_MS_MAX
         )
 

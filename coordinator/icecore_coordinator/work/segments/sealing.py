@@ -26,11 +26,11 @@ from icecore.model import (
     SegmentState,
 )
 from icecore.process.log import event
-from icecore_coordinator.decisions.segment_changes import Opening, Sealing, check_leader, seal
+from icecore_coordinator.decisions.segment_changes import DecidedSeal, Opening, check_leader, seal
 from icecore_coordinator.nodes.node_calls import OpenItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey, is_prepared
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.segments.gains import ExpectedGains
 from icecore_coordinator.work.segments.seal_checking import SealChecker
 from icecore_coordinator.work.segments.segment_opening import SegmentOpening
@@ -54,13 +54,13 @@ class SealReport:
     """One segment as its leader wants it sealed."""
 
     epoch: Epoch
-    sealing: Sealing
+    sealing: DecidedSeal
     successor_segment_id: SegmentId
     producer_snapshot: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealOutcome:
     """The outcome: the sealed record (None when it was empty and is gone) and its successor."""
 
     sealed: Segment | None
@@ -86,7 +86,7 @@ class LiveSealing:
         self._gains = gains
         self._ready: dict[SegmentId, SegmentId] = {}
         """Segment to its prepared and confirmed successor."""
-        self._preparing: Backoff[SegmentId] = Backoff(
+        self._preparing: KeyedBackoff[SegmentId] = KeyedBackoff(
             ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
         )
 
@@ -167,9 +167,9 @@ class LiveSealing:
 
     async def seal(
         self, asker: Asker, reports: Sequence[SealReport]
-    ) -> list[Sealed | IcecoreError]:
+    ) -> list[SealOutcome | IcecoreError]:
         """Seal segments at the end their leader reports and open the successors; same order."""
-        results: dict[SegmentId, Sealed | IcecoreError] = {}
+        results: dict[SegmentId, SealOutcome | IcecoreError] = {}
         valid: list[SealReport] = []
         for report in reports:
             segment_id = report.sealing.segment_id
@@ -222,7 +222,7 @@ class LiveSealing:
         self,
         asker: Asker,
         reports: Sequence[SealReport],
-        results: dict[SegmentId, Sealed | IcecoreError],
+        results: dict[SegmentId, SealOutcome | IcecoreError],
     ) -> list[SealReport]:
         """Those that their members confirm, with just these members; ``results`` gets the rest."""
         state = self._ledger.state
@@ -291,7 +291,7 @@ class LiveSealing:
                 )
         return await self._opening.confirm(items)
 
-    def _done_before(self, report: SealReport) -> Sealed | None:
+    def _done_before(self, report: SealReport) -> SealOutcome | None:
         """The outcome of an earlier, equal Seal whose answer was lost."""
         record = self._ledger.state.segments.get(report.sealing.segment_id)
         if record is None or record.segment.state != SegmentState.SEALED:
@@ -304,19 +304,19 @@ class LiveSealing:
             )
         return self._outcome(report)
 
-    def _done_meanwhile(self, report: SealReport) -> Sealed | None:
+    def _done_meanwhile(self, report: SealReport) -> SealOutcome | None:
         """The same Seal came twice, and the other one was first."""
         try:
             return self._done_before(report)
         except ConflictError:
             return None
 
-    def _outcome(self, report: SealReport) -> Sealed:
+    def _outcome(self, report: SealReport) -> SealOutcome:
         state = self._ledger.state
         record = state.segments.get(report.sealing.segment_id)
         successor = state.segments.get(report.successor_segment_id)
         is_open = successor is not None and not is_prepared(successor)
-        return Sealed(
+        return SealOutcome(
             state.assignment(record) if record else None,
             state.assignment(successor) if successor and is_open else None,
         )

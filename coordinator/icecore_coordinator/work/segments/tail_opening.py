@@ -12,7 +12,7 @@ from icecore.process.log import event
 from icecore_coordinator.decisions.segment_changes import open_tail
 from icecore_coordinator.nodes.node_calls import OpenItem
 from icecore_coordinator.state.records import PartitionKey
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.recovery.start_states import StartStates
 from icecore_coordinator.work.segments.segment_opening import SegmentOpening
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -35,7 +35,7 @@ class TailOpener:
         self._open_wait_ms = ports.timing.open_wait_ms
         self._starts = starts
         self._opening = opening
-        self.backoff: Backoff[PartitionKey] = Backoff(
+        self.backoff: KeyedBackoff[PartitionKey] = KeyedBackoff(
             ports.clock, ports.timing.retry_ms, ports.timing.retry_max_ms
         )
         """Back-off of partitions; a caller that waits for one announces it here with

@@ -21,7 +21,7 @@ from icecore_node.context import NodeContext
 from icecore_node.replica import order_checks
 from icecore_node.serving.orders.fencing import Fencing
 from icecore_node.serving.orders.leader_orders import LeaderOrders
-from icecore_node.serving.orders.opening import Opening
+from icecore_node.serving.orders.opening import ReplicaOpening
 from icecore_node.serving.orders.write_back import WriteBacks
 
 if TYPE_CHECKING:  # its libraries are for nodes with an object store
@@ -48,7 +48,7 @@ class NodeService:
         context: NodeContext,
         *,
         fencing: Fencing,
-        opening: Opening,
+        opening: ReplicaOpening,
         write_backs: WriteBacks,
         leader_orders: LeaderOrders,
         tier_orders: "TierOrders | None",

@@ -36,7 +36,7 @@ MADE_AT_ONCE = 64
 """Number of segments made with one commit of the control store."""
 
 
-class Opening:
+class ReplicaOpening:
     """Creates and confirms replicas."""
 
     def __init__(self, context: NodeContext, table: ReplicaTable, orders: Orders) -> None:

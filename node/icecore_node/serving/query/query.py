@@ -33,7 +33,7 @@ from icecore_node.serving.query.query_answer import (
 )
 from icecore_node.serving.query.query_request import (
     FROM_THE_START,
-    Place,
+    PagePlace,
     QueryPlan,
     checked_query,
     continuation,
@@ -133,9 +133,9 @@ class QueryHandler:
             lacks = result.HasField("error") or any(map(is_missing, result.segments))
             answer.complete = answer.complete and not lacks
             if left is not None:
-                answer.continuation = continuation(plan, Place(place.number, left))
+                answer.continuation = continuation(plan, PagePlace(place.number, left))
                 break
-            place = Place(place.number + 1)
+            place = PagePlace(place.number + 1)
         metrics.query_requests.inc()
         metrics.query_records.inc(page.count)
         metrics.query_read_bytes.inc(page.read_bytes)

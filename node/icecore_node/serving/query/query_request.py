@@ -32,7 +32,7 @@ _START_OVER: Final = "ask again without it, from the start"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PagePlace:
     """Position at which a page begins."""
 
     number: int = 0
@@ -50,7 +50,7 @@ class QueryPlan:
     max_count: int
     max_bytes: int
     fingerprint: int
-    start: Place
+    start: PagePlace
     takes_columns: bool = False
     """Whether the client understands records as columns."""
 
@@ -74,7 +74,7 @@ def checked_query(request: data_pb2.QueryRequest, topic_id: bytes) -> QueryPlan:
                 f"partition {each.partition}: offsets from {low} to {high} are no range"
             )
     fingerprint = _fingerprint(request, selection, topic_id)
-    start = Place()
+    start = PagePlace()
     if request.continuation:
         start = _place_of(request.continuation, fingerprint)
         if start.number >= len(request.partitions):
@@ -90,14 +90,14 @@ def checked_query(request: data_pb2.QueryRequest, topic_id: bytes) -> QueryPlan:
     )
 
 
-def continuation(plan: QueryPlan, place: Place) -> bytes:
+def continuation(plan: QueryPlan, place: PagePlace) -> bytes:
     """The token for the page that begins there."""
     values = _VERSION, plan.fingerprint, place.number, place.offset
     raw = _TOKEN.pack(*values, 0)[: -_CRC.size]
     return raw + _CRC.pack(crc32c(raw))
 
 
-def _place_of(token: bytes, fingerprint: int) -> Place:
+def _place_of(token: bytes, fingerprint: int) -> PagePlace:
     if len(token) != _TOKEN.size or token[0] != _VERSION:
         raise InvalidRequestError(f"the continuation is malformed: {_START_OVER}")
     _, of_request, number, offset, crc = _TOKEN.unpack(token)
@@ -108,7 +108,7 @@ def _place_of(token: bytes, fingerprint: int) -> Place:
             f"the continuation belongs to another request, or the topic is another one by now: "
             f"{_START_OVER}"
         )
-    return Place(number, offset)
+    return PagePlace(number, offset)
 
 
 def _check_counts(request: data_pb2.QueryRequest) -> None:

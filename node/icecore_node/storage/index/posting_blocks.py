@@ -31,7 +31,7 @@ class DamagedIndexError(Exception):
     covered is a gap until it is built again."""
 
 
-class Block(NamedTuple):
+class PostingBlock(NamedTuple):
     """A checked block."""
 
     hashes: UInt64s
@@ -85,7 +85,7 @@ def encode_block(entries: Entries) -> bytes:
     return crc.to_bytes(_CRC_BYTES, "little") + body
 
 
-def decode_block(data: bytes) -> Block:
+def decode_block(data: bytes) -> PostingBlock:
     """Views of ``data``, checked so that looking anything up is safe.
 
     Raises:
@@ -107,7 +107,7 @@ def decode_block(data: bytes) -> Block:
         starts = np.frombuffer(data, "<u4", distinct + 1, at)
         if starts[0] or starts[-1] != count or (starts[1:] <= starts[:-1]).any():
             raise DamagedIndexError("the starts of a block do not ascend")
-    return Block(hashes, starts, np.frombuffer(data, "<u4", count, at + starts_bytes))
+    return PostingBlock(hashes, starts, np.frombuffer(data, "<u4", count, at + starts_bytes))
 
 
 def encode_blocks(parts: Iterable[Entries], entries_per_block: int) -> Iterator[tuple[int, bytes]]:

@@ -31,7 +31,7 @@ LOGS: Final = (_LOG, bytes([_LOG[0] + 1]))
 NUMBER_MAX: Final = (1 << 64) - 1
 
 
-class Slot(NamedTuple):
+class KeySlot(NamedTuple):
     """Where the bytes of one log are."""
 
     number: int
@@ -80,16 +80,16 @@ def batches_range(slot: int, position: int = 0) -> tuple[bytes, bytes]:
     return batches_key(slot, position), batches_key(slot + 1, 0)
 
 
-def pack_slot(slot: Slot) -> bytes:
+def pack_slot(slot: KeySlot) -> bytes:
     """The value of a log."""
     return _SLOT.pack(*slot)
 
 
-def read_slot(value: bytes) -> Slot:
+def read_slot(value: bytes) -> KeySlot:
     """Raises StorageError when it is none."""
     if len(value) != _SLOT.size:
         raise StorageError(f"the record of a log has {len(value)} bytes")
-    return Slot(*_SLOT.unpack(value))
+    return KeySlot(*_SLOT.unpack(value))
 
 
 def pack_number(number: int) -> bytes:

@@ -12,7 +12,7 @@ from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail
 from icecore_node.storage.engine import FoundLog, KnownLog
 from icecore_node.storage.rocksdb_engine import log_keys as keys
 from icecore_node.storage.rocksdb_engine.log_database import DatabaseChange, LogDatabase
-from icecore_node.storage.rocksdb_engine.log_keys import Slot
+from icecore_node.storage.rocksdb_engine.log_keys import KeySlot
 from icecore_node.storage.rocksdb_engine.rocks_log import RocksLog, StoredBatches
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class DatabaseRemains:
         """See ``Remains.put_back``: the copy itself, cut where the proof ends."""
         segment_id = log.identity.segment_id
         change = cut_back(StoredBatches(self._database, found.slot), found.end)
-        slot = keys.pack_slot(Slot(found.slot, log.identity.base_offset))
+        slot = keys.pack_slot(KeySlot(found.slot, log.identity.base_offset))
         puts = [*change.puts, (keys.log_key(segment_id), slot)]
         cuts = [*change.cuts, one_key(keys.aside_key(segment_id, found.slot))]
         self._change(DatabaseChange(puts, cuts))

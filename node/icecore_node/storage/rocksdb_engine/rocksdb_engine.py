@@ -35,7 +35,7 @@ from icecore_node.storage.rocksdb_engine import log_keys as keys
 from icecore_node.storage.rocksdb_engine.database_commit import DatabaseCommit
 from icecore_node.storage.rocksdb_engine.log_database import DatabaseChange, LogDatabase
 from icecore_node.storage.rocksdb_engine.log_judge import LogJudge
-from icecore_node.storage.rocksdb_engine.log_keys import Slot
+from icecore_node.storage.rocksdb_engine.log_keys import KeySlot
 from icecore_node.storage.rocksdb_engine.rocks_log import RocksLog, StoredBatches
 from icecore_node.storage.rocksdb_engine.rocks_remains import (
     DatabaseRemains,
@@ -128,7 +128,7 @@ class RocksdbEngine:
             segment_id, base_offset = new.identity.segment_id, new.identity.base_offset
             before, moved = self._moved_aside(segment_id)
             puts += moved
-            puts.append((keys.log_key(segment_id), keys.pack_slot(Slot(number, base_offset))))
+            puts.append((keys.log_key(segment_id), keys.pack_slot(KeySlot(number, base_offset))))
             created.append(CreatedLog(segment_id, before))
             handle = StoredBatches(self._database, number)
             made[segment_id] = RocksLog(new.identity, new.start_timestamp_ms, handle)

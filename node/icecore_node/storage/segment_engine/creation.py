@@ -20,7 +20,7 @@ from icecore_node.storage.engine import NewLog
 from icecore_node.storage.files.open_files import OpenFiles
 from icecore_node.storage.segment_engine.recycle import FOLDER, RecyclePool
 from icecore_node.storage.segment_engine.segment_header import encode_file_header
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import (
     file_name,
     folder_name,
@@ -60,7 +60,7 @@ class Creation:
     def __init__(
         self,
         file_system: FileSystem,
-        settings: StoreSettings,
+        settings: LogSettings,
         fail_stop: FailStop,
         pool: RecyclePool,
         open_files: OpenFiles,

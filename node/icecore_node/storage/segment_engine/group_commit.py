@@ -65,8 +65,8 @@ from icecore_node.storage.index.points import Put, pack_durable
 from icecore_node.storage.segment_engine.appended_entries import AppendedEntries
 from icecore_node.storage.segment_engine.segment_log import (
     FIRST_ALLOCATION_BYTES,
+    LogSettings,
     SegmentLog,
-    StoreSettings,
 )
 
 
@@ -92,7 +92,7 @@ class GroupCommit:
         self,
         file_system: FileSystem,
         index: DerivedIndex,
-        settings: StoreSettings,
+        settings: LogSettings,
         find: Callable[[SegmentId], SegmentLog],
         fail_stop: FailStop,
         entries: AppendedEntries,

@@ -24,7 +24,7 @@ from icecore_node.storage.segment_engine.segment_names import (
     folder_name,
     unfinished_copy_name,
 )
-from icecore_node.storage.segment_engine.start_up import StartUp, Verdict
+from icecore_node.storage.segment_engine.start_up import FileVerdict, StartUp
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Incoming:
         file_system: FileSystem,
         fail_stop: FailStop,
         start_up: StartUp,
-        use: Callable[[KnownLog, Verdict], None],
+        use: Callable[[KnownLog, FileVerdict], None],
         let_go: Callable[[KnownLog], None],
     ) -> None:
         self.file_system = file_system

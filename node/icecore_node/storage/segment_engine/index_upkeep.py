@@ -39,7 +39,7 @@ from icecore_node.storage.segment_engine.index_runs import (
     walked,
 )
 from icecore_node.storage.segment_engine.sealed_index import Points
-from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings, SegmentLog
 
 # --- logs that are due ----------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class IndexUpkeep:
         files: IndexFiles,
         due: IndexDue,
         memory: EntryMemory,
-        settings: StoreSettings,
+        settings: LogSettings,
     ) -> None:
         self._logs = logs
         self._reader = reader
@@ -288,7 +288,7 @@ class _GapWalk:
         runs: IndexRuns,
         log: SegmentLog,
         cuts: int,
-        settings: StoreSettings,
+        settings: LogSettings,
     ) -> None:
         self._reader = reader
         self._runs = runs
@@ -340,7 +340,7 @@ class _GapWalk:
         return (yield from self._runs.write(self._log, plan, parts))
 
 
-def _told(log: SegmentLog, settings: StoreSettings) -> Generator[None, None, Told]:
+def _told(log: SegmentLog, settings: LogSettings) -> Generator[None, None, Told]:
     """By all headers of a sealed log: where batches begin, and when their records happened."""
     points: list[tuple[int, int, int]] = []
     low, high = np.iinfo(np.int64).max, np.iinfo(np.int64).min

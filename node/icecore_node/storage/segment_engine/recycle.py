@@ -14,7 +14,7 @@ from icecore.errors import OutOfResourcesError, StorageError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import FileSystem
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 
 FOLDER = "recycle"
 
@@ -39,7 +39,7 @@ class RecyclePool:
     def __init__(
         self,
         file_system: FileSystem,
-        settings: StoreSettings,
+        settings: LogSettings,
         sync_folder: Callable[[str], None],
     ) -> None:
         """Take over what an earlier process kept, as far as there is room for it now.

@@ -54,10 +54,10 @@ from icecore_node.storage.segment_engine.removal import Removal
 from icecore_node.storage.segment_engine.salvage import FileRemains
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH, confirm_slot
 from icecore_node.storage.segment_engine.segment_index import SegmentIndex
-from icecore_node.storage.segment_engine.segment_log import SegmentLog, StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings, SegmentLog
 from icecore_node.storage.segment_engine.segment_names import aside_name, file_name, folder_name
 from icecore_node.storage.segment_engine.segment_shortcuts import SegmentShortcuts
-from icecore_node.storage.segment_engine.start_up import StartUp, Verdict, report_unknown_files
+from icecore_node.storage.segment_engine.start_up import FileVerdict, StartUp, report_unknown_files
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class SegmentEngine:
         self,
         file_system: FileSystem,
         index: Index,
-        settings: StoreSettings,
+        settings: LogSettings,
         condemn: Condemn,
         *,
         loss: DiskLoss | None = None,
@@ -124,7 +124,7 @@ class SegmentEngine:
         """The database, for other engines of this node that derive something."""
         return self._index
 
-    def _make_index(self, settings: StoreSettings) -> None:
+    def _make_index(self, settings: LogSettings) -> None:
         self._due, self._memory = IndexDue(), EntryMemory(settings.recent_entries_bytes_max)
         stored = StoredEntries(self._index, self._memory)
         self._index_files = IndexFiles(
@@ -151,7 +151,7 @@ class SegmentEngine:
         self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
     ) -> list[FoundLog]:
         """See ``Engine.start_up``."""
-        verdicts: dict[SegmentId, Verdict] = {}
+        verdicts: dict[SegmentId, FileVerdict] = {}
         rebuilds = self._index.rebuilds
         self._judge_all(logs, verdicts)
         if self._index.rebuilds != rebuilds:
@@ -167,7 +167,7 @@ class SegmentEngine:
             event(_log, logging.ERROR, "folders_unreadable", error=error)
         return [_found(verdicts[log.identity.segment_id]) for log in logs]
 
-    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[SegmentId, Verdict]) -> None:
+    def _judge_all(self, logs: Sequence[KnownLog], verdicts: dict[SegmentId, FileVerdict]) -> None:
         """Judge the logs that have no damage so far, use what is sound, condemn what is not."""
         damage: dict[SegmentId, str] = {}
         for log in logs:
@@ -187,7 +187,7 @@ class SegmentEngine:
             self._use(log, verdict)
         return _found(verdict)
 
-    def _use(self, known: KnownLog, verdict: Verdict) -> None:
+    def _use(self, known: KnownLog, verdict: FileVerdict) -> None:
         """From now on there is such a log."""
         if verdict.cut_bytes:
             event(
@@ -381,5 +381,5 @@ class SegmentEngine:
         self.index.flush()
 
 
-def _found(verdict: Verdict) -> FoundLog:
+def _found(verdict: FileVerdict) -> FoundLog:
     return FoundLog(verdict.tail, verdict.why, verdict.damage, verdict.headers)

@@ -24,7 +24,7 @@ FIRST_ALLOCATION_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSettings:
+class LogSettings:
     """Sizes of the segment engine and of those beside it; tests shrink them."""
 
     group_bytes_max: int = 16 << 20
@@ -89,7 +89,7 @@ class SegmentLog:
         handle: LogFile,
         size_bytes: int,
         start: LogTail,
-        settings: StoreSettings,
+        settings: LogSettings,
         coverage: Coverage,
     ) -> None:
         """
@@ -150,7 +150,7 @@ class SegmentLog:
         if len(recent.offsets) > 2 * _RECENT_BATCHES:
             self.recent = recent.newest(_RECENT_BATCHES)
 
-    def rewind(self, tail: LogTail, position: int, settings: StoreSettings) -> None:
+    def rewind(self, tail: LogTail, position: int, settings: LogSettings) -> None:
         """The file was cut to ``position``."""
         self.recent = RecentBatches()
         self.tails.clear()

@@ -47,7 +47,7 @@ from icecore_node.storage.segment_engine.segment_header import (
     FILE_HEADER_LENGTH,
     decode_file_header,
 )
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import ASIDE, file_name, is_derived
 
 _PUTS_PER_WRITE = 5000
@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Verdict:
+class FileVerdict:
     """The judgement of one log. ``damage`` is empty for an intact log."""
 
     damage: str = ""
@@ -76,7 +76,7 @@ class StartUp:
         self,
         file_system: FileSystem,
         index: EntryStore,
-        settings: StoreSettings,
+        settings: LogSettings,
         fail_stop: FailStop,
     ) -> None:
         self._fs = file_system
@@ -84,14 +84,14 @@ class StartUp:
         self._settings = settings
         self._fail_stop = fail_stop
 
-    def judge(self, log: KnownLog) -> Verdict:
+    def judge(self, log: KnownLog) -> FileVerdict:
         """Examine one log, cut a torn tail, bring its index entries up to date.
 
         Raises:
             OutOfResourcesError: It could not be looked at.
             DiskFailedError: A sync failed; the log is condemned.
         """
-        verdict = Verdict()
+        verdict = FileVerdict()
         try:
             verdict.tail = _first_tail(log)  # refuses a record that no segment can have
             name = file_name(log.identity)
@@ -109,7 +109,7 @@ class StartUp:
             return _damaged(verdict, f"it cannot be read: {error}")
         return verdict
 
-    def _examine(self, log: KnownLog, file: File, verdict: Verdict) -> None:
+    def _examine(self, log: KnownLog, file: File, verdict: FileVerdict) -> None:
         identity = log.identity
         is_prepared = identity.base_offset < 0
         found = decode_file_header(file.pread(FILE_HEADER_LENGTH, 0))
@@ -130,7 +130,7 @@ class StartUp:
 
     # --- sealed -------------------------------------------------------------------------------
 
-    def _sealed(self, log: KnownLog, end: LogEnd, file: File, verdict: Verdict) -> None:
+    def _sealed(self, log: KnownLog, end: LogEnd, file: File, verdict: FileVerdict) -> None:
         """Size and last tail are those of its seal; the bytes are scrubbed elsewhere."""
         identity = log.identity
         size = file.size()
@@ -157,7 +157,7 @@ class StartUp:
 
     # --- unsealed -----------------------------------------------------------------------------
 
-    def _unsealed(self, log: KnownLog, file: File, verdict: Verdict) -> None:
+    def _unsealed(self, log: KnownLog, file: File, verdict: FileVerdict) -> None:
         identity = log.identity
         start = empty_tail(identity, log.start_timestamp_ms)
         durable = self._durable_entry(identity)
@@ -233,7 +233,12 @@ class StartUp:
             return None
 
     def _judge_stop(
-        self, identity: SegmentIdentity, file: File, scan: BatchScan, size: int, verdict: Verdict
+        self,
+        identity: SegmentIdentity,
+        file: File,
+        scan: BatchScan,
+        size: int,
+        verdict: FileVerdict,
     ) -> bool:
         """Torn tail or damage in the middle? Cuts the former; False for the latter."""
         stop, group = scan.position, self._settings.group_bytes_max
@@ -311,6 +316,6 @@ def _first_tail(log: KnownLog) -> LogTail:
     return empty_tail(log.identity, log.start_timestamp_ms)
 
 
-def _damaged(verdict: Verdict, damage: str) -> Verdict:
+def _damaged(verdict: FileVerdict, damage: str) -> FileVerdict:
     verdict.damage = verdict.why = damage
     return verdict

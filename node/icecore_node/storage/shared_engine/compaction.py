@@ -17,11 +17,11 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.storage.batches.batch_runs import check_run
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.shared_engine.frames import COPIED, Entry
 from icecore_node.storage.shared_engine.lane import Block
 from icecore_node.storage.shared_engine.shared_files import SharedFile, SharedFiles
-from icecore_node.storage.shared_engine.shared_log import Run, Runs, SharedLog, place_of
+from icecore_node.storage.shared_engine.shared_log import FileRun, Runs, SharedLog, place_of
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Compaction:
         self,
         files: SharedFiles,
         logs: Mapping[SegmentId, SharedLog],
-        settings: StoreSettings,
+        settings: LogSettings,
     ) -> None:
         """
         Args:
@@ -111,7 +111,7 @@ class Compaction:
         """The first runs of a log in a file, at least one and about ``max_bytes``."""
         runs, end = log.runs, log.end
         indexes: list[int] = []
-        found: list[Run] = []
+        found: list[FileRun] = []
         data: list[bytes] = []
         for index in runs.in_file(file.number):
             run = runs.at(index, end)

@@ -20,7 +20,7 @@ from icecore_node.storage.shared_engine.frames import (
     FIRST_TWIN,
     SECOND_TWIN,
     Entry,
-    Frame,
+    LogFrame,
     find_frame,
     frame_length,
     read_frame,
@@ -45,12 +45,12 @@ class Hole:
 class ScannedFile:
     """Frames and holes of one file, as they were found."""
 
-    parts: list[Frame | Hole] = field(default_factory=list)
+    parts: list[LogFrame | Hole] = field(default_factory=list)
     """As they lie."""
     synced_position: int = 0
     end_position: int = 0
 
-    def is_synced(self, frame: Frame) -> bool:
+    def is_synced(self, frame: LogFrame) -> bool:
         """Return whether its batches must be there."""
         return frame.end_position <= self.synced_position
 
@@ -63,7 +63,7 @@ def scan_file(file: Readable, number: int, noted_position: int) -> ScannedFile:
     """
     found = ScannedFile()
     parts = list(_parts(file, number))
-    frames = [part for part in parts if isinstance(part, Frame)]
+    frames = [part for part in parts if isinstance(part, LogFrame)]
     found.synced_position = max([noted_position, *(frame.synced_position for frame in frames)])
     for part in parts:
         if isinstance(part, Hole) and part.position >= found.synced_position:
@@ -77,7 +77,7 @@ def scan_file(file: Readable, number: int, noted_position: int) -> ScannedFile:
     return found
 
 
-def _parts(file: Readable, number: int) -> Iterator[Frame | Hole]:
+def _parts(file: Readable, number: int) -> Iterator[LogFrame | Hole]:
     position = sequence = crc32c = 0
     while True:
         frame = read_frame(file, position, number)
@@ -94,29 +94,29 @@ def _parts(file: Readable, number: int) -> Iterator[Frame | Hole]:
         position, sequence, crc32c = frame.end_position, frame.sequence + 1, frame.crc32c
 
 
-def _mended(file: Readable, parts: list[Frame | Hole], at: int) -> Frame | Hole:
+def _mended(file: Readable, parts: list[LogFrame | Hole], at: int) -> LogFrame | Hole:
     """The frame that was in a hole, where that can be told."""
     hole, follows = parts[at], parts[at + 1] if at + 1 < len(parts) else None
     if not isinstance(hole, Hole):
         return hole
-    if isinstance(follows, Frame):
+    if isinstance(follows, LogFrame):
         if follows.sequence != hole.sequence + 1:
             return hole
         if follows.flags == SECOND_TWIN:
             return _made(hole, follows.entries, follows.previous_crc32c)
-    crc32c = follows.previous_crc32c if isinstance(follows, Frame) else 0
+    crc32c = follows.previous_crc32c if isinstance(follows, LogFrame) else 0
     before = parts[at - 1] if at else None
     length = hole.end_position - hole.position
-    if isinstance(before, Frame) and before.flags == FIRST_TWIN:
+    if isinstance(before, LogFrame) and before.flags == FIRST_TWIN:
         is_twin = length == frame_length(len(before.entries))
         return _made(hole, before.entries, crc32c) if is_twin else hole
     entries = tuple(_entries_of(file, hole))
     return _made(hole, entries, crc32c) if entries else hole
 
 
-def _made(hole: Hole, entries: tuple[Entry, ...], crc32c: int) -> Frame:
+def _made(hole: Hole, entries: tuple[Entry, ...], crc32c: int) -> LogFrame:
     length = sum(entry.length for entry in entries)
-    return Frame(hole.position, hole.sequence, 0, hole.position, entries, length, crc32c, 0)
+    return LogFrame(hole.position, hole.sequence, 0, hole.position, entries, length, crc32c, 0)
 
 
 def _entries_of(file: Readable, hole: Hole) -> Iterator[Entry]:

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
     high_watermark: int
 
 
-class Frame(NamedTuple):
+class LogFrame(NamedTuple):
     """One frame as it was found."""
 
     position: int
@@ -118,7 +118,7 @@ def encode_frame(
     return bytes(frame), crc
 
 
-def read_frame(file: Readable, position: int, number: int) -> Frame | None:
+def read_frame(file: Readable, position: int, number: int) -> LogFrame | None:
     """The frame of file ``number`` that begins there; None when there is none that is whole."""
     header = file.pread(_HEADER.size, position)
     if len(header) < _HEADER.size or header[:8] != MAGIC:
@@ -134,10 +134,10 @@ def read_frame(file: Readable, position: int, number: int) -> Frame | None:
     told = tuple(map(Entry._make, _ENTRY.iter_unpack(entries)))
     if sum(entry.length for entry in told) != length:
         return None
-    return Frame(position, sequence, flags, synced_position, told, length, crc, previous)
+    return LogFrame(position, sequence, flags, synced_position, told, length, crc, previous)
 
 
-def find_frame(file: Readable, position: int, number: int, sequence: int) -> Frame | None:
+def find_frame(file: Readable, position: int, number: int, sequence: int) -> LogFrame | None:
     """The next whole frame at or behind a position, with at least this sequence number."""
     position = (position + 7) & ~7
     while len(chunk := file.pread(_SEARCH_BYTES, position)) >= _HEADER.size:

@@ -15,22 +15,22 @@ from icecore_node.storage.batches.batch_runs import walk_to
 from icecore_node.storage.batches.batch_scan import BatchScan, empty_tail
 from icecore_node.storage.engine import NO_TAIL, KnownLog, LogTail, SegmentIdentity
 from icecore_node.storage.shared_engine.frames import NO_BATCHES
-from icecore_node.storage.shared_engine.shared_log import Bytes, Run
+from icecore_node.storage.shared_engine.shared_log import Bytes, FileRun
 from icecore_node.storage.shared_engine.trails import FoundRun, Trail
 
 
 @dataclass(slots=True)
-class Verdict:
+class CopyVerdict:
     """The judgement of one log. ``damage`` is empty for an intact log."""
 
     tail: LogTail = NO_TAIL
     why: str = "clean"
     damage: str = ""
     headers: list[bytes] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[FileRun] = field(default_factory=list)
     """Runs of correct batches, from the first batch on."""
 
-    def damaged(self, damage: str) -> "Verdict":
+    def damaged(self, damage: str) -> "CopyVerdict":
         """It is."""
         self.damage = self.why = damage
         return self
@@ -48,7 +48,7 @@ class OneFile:
         return self._files.pread(self._number, length, position)
 
 
-def judge(files: Bytes, log: KnownLog, trail: Trail | None) -> Verdict:
+def judge(files: Bytes, log: KnownLog, trail: Trail | None) -> CopyVerdict:
     """Examine one log; changes nothing on disk.
 
     Args:
@@ -59,7 +59,7 @@ def judge(files: Bytes, log: KnownLog, trail: Trail | None) -> Verdict:
     Raises:
         OutOfResourcesError, OutOfSpaceError: It could not be looked at.
     """
-    verdict = Verdict()
+    verdict = CopyVerdict()
     try:
         if log.identity.base_offset >= 0:
             verdict.tail = empty_tail(log.identity, log.start_timestamp_ms)
@@ -78,7 +78,7 @@ def judge(files: Bytes, log: KnownLog, trail: Trail | None) -> Verdict:
     return verdict
 
 
-def _examine(files: Bytes, log: KnownLog, trail: Trail, verdict: Verdict) -> None:
+def _examine(files: Bytes, log: KnownLog, trail: Trail, verdict: CopyVerdict) -> None:
     if log.sealed is not None:
         trail.cut(log.sealed.tail.end_offset)
     for run in trail.runs:
@@ -115,7 +115,7 @@ def _examine(files: Bytes, log: KnownLog, trail: Trail, verdict: Verdict) -> Non
     verdict.tail = with_high_watermark(tail, trail.high_watermark)
 
 
-def _walk(files: Bytes, identity: SegmentIdentity, run: FoundRun, verdict: Verdict) -> str:
+def _walk(files: Bytes, identity: SegmentIdentity, run: FoundRun, verdict: CopyVerdict) -> str:
     """Add the batches of a run. Returns why it ends before it should, empty if it doesn't."""
     file, end_position = OneFile(files, run.number), run.position + run.length
     start = run.position
@@ -138,7 +138,7 @@ def _walk(files: Bytes, identity: SegmentIdentity, run: FoundRun, verdict: Verdi
             break
     tail = verdict.tail
     if tail.end_offset > run.start_offset:
-        kept = Run(
+        kept = FileRun(
             run.start_offset,
             tail.end_offset,
             run.number,
@@ -174,12 +174,12 @@ def span_of(files: Bytes, run: FoundRun) -> tuple[int, int]:
 
 def provable(
     files: Bytes, log: KnownLog, runs: Sequence[FoundRun], start: LogTail
-) -> tuple[LogTail, list[Run]]:
+) -> tuple[LogTail, list[FileRun]]:
     """Return tail and runs of the part of a log that CRCs and chain prove from its first batch on.
 
     Bodies are checked also where frames say that batches were on disk.
     """
-    verdict = Verdict(tail=start)
+    verdict = CopyVerdict(tail=start)
     for run in runs:
         if run.start_offset != verdict.tail.end_offset:
             break

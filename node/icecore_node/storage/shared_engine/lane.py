@@ -16,7 +16,7 @@ from icecore.model import SegmentId
 from icecore_node.ports import Buffer, DiskFailedError
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.files.locks import Lock
-from icecore_node.storage.segment_engine.segment_log import FIRST_ALLOCATION_BYTES, StoreSettings
+from icecore_node.storage.segment_engine.segment_log import FIRST_ALLOCATION_BYTES, LogSettings
 from icecore_node.storage.shared_engine.frames import (
     FIRST_TWIN,
     SECOND_TWIN,
@@ -97,7 +97,7 @@ class Lane:
         self,
         files: SharedFiles,
         fail_stop: FailStop,
-        settings: StoreSettings,
+        settings: LogSettings,
         standing: Callable[[], list[Entry]],
     ) -> None:
         """

@@ -36,16 +36,16 @@ from icecore_node.storage.engine import (
     io_worker,
 )
 from icecore_node.storage.index.derived_index import DerivedIndex
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.shared_engine.compaction import Compaction
 from icecore_node.storage.shared_engine.frames import BEGUN, GONE, NO_BATCHES, STANDS, Entry
 from icecore_node.storage.shared_engine.group_writer import GroupWriter
 from icecore_node.storage.shared_engine.lane import Block, Lane
 from icecore_node.storage.shared_engine.shared_files import SharedFiles
 from icecore_node.storage.shared_engine.shared_index import SharedIndex
-from icecore_node.storage.shared_engine.shared_log import Run, RunShortcuts, SharedLog, place_of
+from icecore_node.storage.shared_engine.shared_log import FileRun, RunShortcuts, SharedLog, place_of
 from icecore_node.storage.shared_engine.shared_remains import SharedRemains
-from icecore_node.storage.shared_engine.start_up import StartUp
+from icecore_node.storage.shared_engine.start_up import SharedStartUp
 from icecore_node.storage.shared_engine.trails import FoundRun, LogKey
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class SharedEngine:
         self,
         file_system: FileSystem,
         index: DerivedIndex,
-        settings: StoreSettings,
+        settings: LogSettings,
         condemn: Condemn,
     ) -> None:
         """
@@ -120,7 +120,7 @@ class SharedEngine:
         self, logs: Sequence[KnownLog], untrusted: Sequence[SegmentIdentity]
     ) -> list[FoundLog]:
         """See ``Engine.start_up``."""
-        judged = StartUp(self._files, self._fail_stop).judge(logs, untrusted)
+        judged = SharedStartUp(self._files, self._fail_stop).judge(logs, untrusted)
         damage: dict[SegmentId, str] = {}
         for known, verdict in zip(logs, judged.verdicts, strict=True):
             segment_id = known.identity.segment_id
@@ -153,7 +153,7 @@ class SharedEngine:
                     event(_log, logging.WARNING, "not_settled", lane=number, error=error)
                 gone = []
 
-    def _use(self, known: KnownLog, tail: LogTail, runs: Sequence[Run]) -> SharedLog:
+    def _use(self, known: KnownLog, tail: LogTail, runs: Sequence[FileRun]) -> SharedLog:
         """From now on there is such a log."""
         log = self._new_log(known.identity, known.start_timestamp_ms)
         position = 0
@@ -169,7 +169,7 @@ class SharedEngine:
         self._logs[segment_id] = log
         return log
 
-    def _use_restored(self, known: KnownLog, tail: LogTail, runs: Sequence[Run]) -> FoundLog:
+    def _use_restored(self, known: KnownLog, tail: LogTail, runs: Sequence[FileRun]) -> FoundLog:
         segment_id = known.identity.segment_id
         self._untrusted.pop(segment_id, None)
         self._use(known, tail, runs)
@@ -356,13 +356,13 @@ def _gone(identity: SegmentIdentity) -> Entry:
     return Entry(identity.segment_id, identity.generation, GONE, -1, NO_BATCHES, 0, 0, 0)
 
 
-def _found_run(run: Run) -> FoundRun:
+def _found_run(run: FileRun) -> FoundRun:
     return FoundRun(
         run.first_offset, run.end_offset, run.number, run.position, run.length, is_synced=True
     )
 
 
-def _lengths(runs: Sequence[Run | FoundRun]) -> dict[int, int]:
+def _lengths(runs: Sequence[FileRun | FoundRun]) -> dict[int, int]:
     """Bytes by file."""
     lengths: dict[int, int] = {}
     for run in runs:

@@ -5,7 +5,7 @@ from icecore_node.ports import File, FileSystem
 from icecore_node.storage.batches.batch_scan import empty_tail
 from icecore_node.storage.engine import KnownLog
 from icecore_node.storage.shared_engine.file_scan import scan_file
-from icecore_node.storage.shared_engine.judgement import Verdict, judge, provable
+from icecore_node.storage.shared_engine.judgement import CopyVerdict, judge, provable
 from icecore_node.storage.shared_engine.shared_files import FOLDER, file_name, number_of
 from icecore_node.storage.shared_engine.trails import Trails
 from icecore_replication.digest import FullDigest
@@ -31,7 +31,7 @@ class SharedFolder:
         """See ``Bytes.pread``."""
         return self._files[number].pread(length, position)
 
-    def judge(self, log: KnownLog) -> Verdict:
+    def judge(self, log: KnownLog) -> CopyVerdict:
         """Judge one log, with the CRCs of all its batches; once for each log."""
         identity = log.identity
         trail = self._trails.take((identity.segment_id, identity.generation))
@@ -44,7 +44,7 @@ class SharedFolder:
             return verdict.damaged(f"a batch behind offset {tail.end_offset} is damaged")
         return verdict
 
-    def full_digest(self, verdict: Verdict) -> bytes:
+    def full_digest(self, verdict: CopyVerdict) -> bytes:
         """Return the full digest of the batches that were found of a log."""
         full = FullDigest()
         for run in verdict.runs:

@@ -34,7 +34,7 @@ class Bytes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FileRun:
     """Batches that lie one behind the other in one file."""
 
     first_offset: int
@@ -68,12 +68,12 @@ class Runs:
         self._places.append(place)
         self._starts.append(start)
 
-    def at(self, index: int, end: Place) -> Run:
+    def at(self, index: int, end: Place) -> FileRun:
         """One of them; ``end`` is that of the log."""
         is_last = index + 1 >= len(self._starts)
         stop = end[1] if is_last else self._starts[index + 1]
         end_offset = end[0].end_offset if is_last else self._offsets[index + 1]
-        return Run(
+        return FileRun(
             self._offsets[index],
             end_offset,
             self._places[index] >> _NUMBER_SHIFT,
@@ -203,7 +203,7 @@ class SharedLog:
         self.tails.clear()
         self.failed = None
 
-    def all_runs(self) -> list[Run]:
+    def all_runs(self) -> list[FileRun]:
         """In the order of their offsets."""
         return [self.runs.at(index, self.end) for index in range(len(self.runs))]
 

@@ -23,7 +23,7 @@ from icecore_node.storage.shared_engine.frames import APPENDED, BEGUN, NO_BATCHE
 from icecore_node.storage.shared_engine.judgement import OneFile, provable, span_of
 from icecore_node.storage.shared_engine.lane import Block, Lane
 from icecore_node.storage.shared_engine.shared_files import FOLDER, SharedFile, SharedFiles
-from icecore_node.storage.shared_engine.shared_log import Run
+from icecore_node.storage.shared_engine.shared_log import FileRun
 from icecore_node.storage.shared_engine.trails import FoundRun
 
 ASIDE_FOLDER = f"{FOLDER}/aside"
@@ -32,13 +32,13 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Provable:
+class ProvableCopy:
     """The part of one copy of a log that is right from the first byte on."""
 
     end: Place
     aside: str = ""
     """The file that was set aside; empty: in its place."""
-    runs: list[Run] = field(default_factory=list)
+    runs: list[FileRun] = field(default_factory=list)
 
 
 class SharedRemains:
@@ -61,7 +61,7 @@ class SharedRemains:
         fail_stop: FailStop,
         lane_of: Callable[[SegmentIdentity], Lane],
         runs_of: Callable[[SegmentId], Sequence[FoundRun]],
-        use: Callable[[KnownLog, LogTail, Sequence[Run]], FoundLog],
+        use: Callable[[KnownLog, LogTail, Sequence[FileRun]], FoundLog],
         leftovers: Callable[[], list[SegmentId]],
     ) -> None:
         self._fs = file_system
@@ -72,7 +72,7 @@ class SharedRemains:
         self._use = use
         self.strays = leftovers
         """See ``Remains.strays``."""
-        self._restored: dict[SegmentId, list[Run]] = {}
+        self._restored: dict[SegmentId, list[FileRun]] = {}
         file_system.make_dirs(ASIDE_FOLDER)
 
     # --- setting aside ------------------------------------------------------------------------
@@ -132,21 +132,21 @@ class SharedRemains:
 
     # --- Remains ------------------------------------------------------------------------------
 
-    def provable(self, log: KnownLog) -> Iterator[Provable]:
+    def provable(self, log: KnownLog) -> Iterator[ProvableCopy]:
         """See ``Remains.provable``."""
         identity = log.identity
         if identity.base_offset < 0:
             return
         start = empty_tail(identity, log.start_timestamp_ms)
         tail, runs = provable(self._files, log, self._runs_of(identity.segment_id), start)
-        yield Provable((tail, sum(run.length for run in runs)), runs=runs)
+        yield ProvableCopy((tail, sum(run.length for run in runs)), runs=runs)
         prefix = _prefix(identity)
         for own_name in self._fs.list_dir(ASIDE_FOLDER):
             name = f"{ASIDE_FOLDER}/{own_name}"
             if name.startswith(prefix):
                 end = self._proven_end(name, identity, start)
                 if end is not None:
-                    yield Provable(end, aside=name)
+                    yield ProvableCopy(end, aside=name)
 
     def _proven_end(self, name: str, identity: SegmentIdentity, start: LogTail) -> Place | None:
         """Scan one file until something is not right; what can't be read is not right either."""
@@ -165,10 +165,10 @@ class SharedRemains:
             file.close()
         return scan.tail, scan.position
 
-    def put_back(self, log: KnownLog, found: Provable) -> None:
+    def put_back(self, log: KnownLog, found: ProvableCopy) -> None:
         """See ``Remains.put_back``."""
         identity = log.identity
-        lane, restored = self._lane_of(identity), list[Run]()
+        lane, restored = self._lane_of(identity), list[FileRun]()
         lane.commit([Block([_entry(identity, BEGUN, identity.base_offset)])], [], _nothing)
         tail = empty_tail(identity, log.start_timestamp_ms)
         if found.aside:
@@ -191,7 +191,7 @@ class SharedRemains:
         source: Readable,
         tail: LogTail,
         span: tuple[int, int],
-        restored: list[Run],
+        restored: list[FileRun],
     ) -> LogTail:
         """Append the batches in a part of a file, in several groups if they are many."""
         position, end_position = span
@@ -205,7 +205,7 @@ class SharedRemains:
                 raise StorageError(f"what was proved cannot be read at {position}: {scan.stop}")
             entry = _entry(log.identity, APPENDED, tail.end_offset, scan.tail, length)
             data: list[Buffer] = [source.pread(length, position)]
-            run = Run(
+            run = FileRun(
                 tail.end_offset,
                 scan.tail.end_offset,
                 0,
@@ -217,7 +217,7 @@ class SharedRemains:
             position, tail = scan.position, scan.tail
         return tail
 
-    def use(self, log: KnownLog, found: Provable) -> FoundLog:
+    def use(self, log: KnownLog, found: ProvableCopy) -> FoundLog:
         """See ``Remains.use``."""
         segment_id, tail = log.identity.segment_id, found.end[0]
         event(
@@ -234,7 +234,9 @@ class SharedRemains:
 class _Restored:
     """Callback of ``Lane.commit``: records where a restored part of a log lies now."""
 
-    def __init__(self, files: SharedFiles, log: KnownLog, run: Run, restored: list[Run]) -> None:
+    def __init__(
+        self, files: SharedFiles, log: KnownLog, run: FileRun, restored: list[FileRun]
+    ) -> None:
         self._files = files
         self._segment_id = log.identity.segment_id
         self._run = run
@@ -244,7 +246,7 @@ class _Restored:
         run = self._run
         self._files.count(file, {self._segment_id: run.length})
         self._restored.append(
-            Run(
+            FileRun(
                 run.first_offset,
                 run.end_offset,
                 file.number,

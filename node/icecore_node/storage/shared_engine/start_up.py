@@ -17,7 +17,7 @@ from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import KnownLog, SegmentIdentity
 from icecore_node.storage.shared_engine.file_scan import ScannedFile, scan_file
-from icecore_node.storage.shared_engine.judgement import Verdict, judge
+from icecore_node.storage.shared_engine.judgement import CopyVerdict, judge
 from icecore_node.storage.shared_engine.shared_files import SharedFile, SharedFiles
 from icecore_node.storage.shared_engine.trails import FoundRun, LogKey, Trail, Trails
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class Judged:
     """All logs."""
 
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[CopyVerdict] = field(default_factory=list)
     """Verdicts on the known logs, in their order."""
     untrusted: dict[SegmentId, list[FoundRun]] = field(default_factory=dict)
     """Runs in the place of logs that are not to be used."""
@@ -38,7 +38,7 @@ class Judged:
     """Numbers of files."""
 
 
-class StartUp:
+class SharedStartUp:
     """Reads the shared files of one data folder, once."""
 
     def __init__(self, files: SharedFiles, fail_stop: FailStop) -> None:

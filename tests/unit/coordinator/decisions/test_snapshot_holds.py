@@ -16,7 +16,7 @@ from icecore_coordinator.decisions.tiering import committed, release
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
 from icecore_coordinator.state.record_json import decode, encode
-from icecore_coordinator.state.records import SnapshotHold, TopicRecord
+from icecore_coordinator.state.records import StoredHold, TopicRecord
 from tests.support.cluster_states import KEY, TOPIC, Cluster, commit, keep, roll, started
 from tests.support.tier_states import published, tiered_topic
 
@@ -24,7 +24,7 @@ LEASE = b"l" * 16
 
 
 def held(state: ClusterState, hold_ms: int, lease: bytes = LEASE, *, renew: bool = False) -> None:
-    commit(state, hold(state, "events", SnapshotHold(lease, hold_ms, "job"), is_renewal=renew))
+    commit(state, hold(state, "events", StoredHold(lease, hold_ms, "job"), is_renewal=renew))
 
 
 def test_retention_waits_for_the_end_of_the_longest_hold() -> None:
@@ -81,7 +81,7 @@ def test_renewals_never_shorten_and_need_one_that_lasts() -> None:
     with pytest.raises(ConflictError, match="has ended"):
         held(state, 10, renew=True)
     held(state, 1_000)
-    asked = SnapshotHold(LEASE, 1)
+    asked = StoredHold(LEASE, 1)
     assert not hold(state, "events", asked, is_renewal=True).puts, "that only asks"
     assert state.topics[TOPIC].held_until_ms == state.counted_ms + 1_000
     held(state, 5_000, renew=True)
@@ -107,21 +107,21 @@ def test_holds_are_few_and_ended_ones_make_room() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (SnapshotHold(b"short", 10), "16 bytes"),
-        (SnapshotHold(LEASE + b"x", 10), "16 bytes"),
-        (SnapshotHold(LEASE, 0), "at a time"),
-        (SnapshotHold(LEASE, HOLD_MS_MAX + 1), "at a time"),
-        (SnapshotHold(LEASE, 10, "o" * (OWNER_CHARS_MAX + 1)), "characters"),
+        (StoredHold(b"short", 10), "16 bytes"),
+        (StoredHold(LEASE + b"x", 10), "16 bytes"),
+        (StoredHold(LEASE, 0), "at a time"),
+        (StoredHold(LEASE, HOLD_MS_MAX + 1), "at a time"),
+        (StoredHold(LEASE, 10, "o" * (OWNER_CHARS_MAX + 1)), "characters"),
     ],
 )
-def test_malformed_ones_change_nothing(asked: SnapshotHold, message: str) -> None:
+def test_malformed_ones_change_nothing(asked: StoredHold, message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         hold(started(), "events", asked, is_renewal=False)
 
 
 def test_a_topic_that_is_not_there() -> None:
     with pytest.raises(UnknownTopicError):
-        hold(Cluster(), "nothing", SnapshotHold(LEASE, 10), is_renewal=False)
+        hold(Cluster(), "nothing", StoredHold(LEASE, 10), is_renewal=False)
     with pytest.raises(UnknownTopicError):
         let_go(Cluster(), "nothing", LEASE)
 

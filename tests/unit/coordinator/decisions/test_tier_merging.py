@@ -33,7 +33,7 @@ from icecore_coordinator.decisions.tiering import (
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import encode
-from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, SnapshotHold, updated
+from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, StoredHold, updated
 from tests.support.cluster_states import ALL, KEY, Cluster, commit, keep, records, roll, segment
 from tests.support.tier_states import COPY, begun, published, remote, sealed, tier_of, tiered_topic
 
@@ -226,7 +226,7 @@ def test_sources_are_swept_only_after_the_table_and_the_readers(state: Cluster) 
 
 
 def test_a_hold_keeps_the_objects_of_sources(state: Cluster) -> None:
-    commit(state, hold(state, "events", SnapshotHold(b"l" * 16, 5_000, "job"), is_renewal=False))
+    commit(state, hold(state, "events", StoredHold(b"l" * 16, 5_000, "job"), is_renewal=False))
     _, sources = merged(state)
     commit(state, committed(state, KEY, state.partitions[KEY].tier_revision))
     state.counted_ms = 4_999

@@ -14,9 +14,9 @@ from icecore_coordinator.nodes import node_calls
 from icecore_coordinator.nodes.node_calls import (
     NodeCalls,
     OpenItem,
-    Rolling,
+    RollAnswer,
     WriteBackItem,
-    Written,
+    WrittenReplica,
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import updated
@@ -140,7 +140,7 @@ async def test_what_was_answered_before_a_later_message_fails_counts(
 
     node.on_call = fail_at_second
     found: Any = await TWICE[name](calls, state)
-    errors = [each.error if isinstance(each, Rolling) else each for each in found]
+    errors = [each.error if isinstance(each, RollAnswer) else each for each in found]
     assert [isinstance(each, UnavailableError) for each in errors] == [False, True, True]
     assert len(node.asked) == 2, "who is gone is not asked on"
 
@@ -161,6 +161,8 @@ async def test_what_an_answer_has_no_room_for_is_asked_again_while_that_brings_m
 
     calls, state = calls_to(cast(Any, SimpleNamespace(call=call)))
     found = await calls.write_back(2, [WriteBackItem(segment(state), end) for end in range(10)], 1)
-    assert [each.length_bytes for each in found[:-1] if isinstance(each, Written)] == [*range(9)]
+    assert [each.length_bytes for each in found[:-1] if isinstance(each, WrittenReplica)] == [
+        *range(9)
+    ]
     assert isinstance(found[-1], ThrottledError)
     assert [len(ends) for ends in asked] == [10, 7, 4, 1]

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from icecore.model import Segment, SegmentState
-from icecore_coordinator.state.counts import Led, OpenSegments
+from icecore_coordinator.state.counts import LedSegments, OpenSegments
 
 
 def _some(rng: random.Random, segment_id: int) -> Segment:
@@ -34,10 +34,10 @@ def test_groups_and_loads_follow_every_change() -> None:
             known[segment.segment_id] = segment
             if segment.state is not SegmentState.SEALED:
                 found.put(segment)
-        groups: dict[Led, set[int]] = {}
+        groups: dict[LedSegments, set[int]] = {}
         for each in known.values():
             if each.state is not SegmentState.SEALED:
-                led = Led(each.topic_id, each.state, each.leader, each.leader_incarnation)
+                led = LedSegments(each.topic_id, each.state, each.leader, each.leader_incarnation)
                 groups.setdefault(led, set()).add(each.segment_id)
         unsealed = [each for each in known.values() if each.state is not SegmentState.SEALED]
         assert {led: set(ids) for led, ids in found.groups.items()} == groups

@@ -11,7 +11,7 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_sessions import Registered
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
-from icecore_coordinator.work.admission import Admission
+from icecore_coordinator.work.admission import NodeAdmission
 from tests.support.cluster_states import DIGEST, registered
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 from tests.unit.coordinator.work.recovery.test_recovery import opened
@@ -37,7 +37,7 @@ async def test_bytes_that_nobody_knew_of_make_their_node_a_holder() -> None:
     ports = SimpleNamespace(
         ledger=world.ledger, live=world.live, heard=None, copies=None, clock=FakeClock()
     )
-    await Admission(cast(Any, ports), cast(Any, sessions)).connect(4, 1)
+    await NodeAdmission(cast(Any, ports), cast(Any, sessions)).connect(4, 1)
     assert world.state.segments[segment_id].holders == (1, 2, 3, 4)
     assert world.state.segments[segment_id].segment.replicas == (1, 2, 3)
     database.close()

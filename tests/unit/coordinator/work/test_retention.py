@@ -19,7 +19,7 @@ from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, Count
 from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.remote.local_copies import LocalCopies
-from icecore_coordinator.work.retention import Retention
+from icecore_coordinator.work.retention import RetentionScheduler
 from tests.support.cluster_states import KEY, SETTINGS, commit, roll, started
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 
@@ -50,7 +50,7 @@ class World:
                 timing=Timing(heartbeat_ms=10),
             ),
         )
-        self.retention = Retention(ports, cast(Any, self))
+        self.retention = RetentionScheduler(ports, cast(Any, self))
         self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, LocalCopies(ports))
         self.records = RecordDeletion(ports)
         self.retention.start()
@@ -189,7 +189,7 @@ async def test_a_new_coordinator_goes_on(world: World) -> None:
     await world.retention.look()
     world.listeners.clear()
     ports = SimpleNamespace(ledger=world, heard=world.heard, clock=world.clock)
-    again = Retention(cast(Any, ports), cast(Any, world))
+    again = RetentionScheduler(cast(Any, ports), cast(Any, world))
     again.start()
     await again.look()
     assert len(world.state.deleted) == 1

@@ -25,9 +25,9 @@ from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.backoff import Backoff
+from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.recovery.lossy_acts import LossyActs
-from icecore_coordinator.work.topics import Topics
+from icecore_coordinator.work.topics import TopicActs
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import ALL, SETTINGS, registered, sealing
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
@@ -40,9 +40,9 @@ class World:
         self.ledger = ledger
         self.live = Liveness()
         self.clock = FakeClock()
-        self.tails: Backoff[PartitionKey] = Backoff(self.clock, 200, 5_000)
-        self.recoveries: Backoff[int] = Backoff(self.clock, 200, 5_000)
-        self.topics = Topics(self.ports(), self.tails, SystemRng())
+        self.tails: KeyedBackoff[PartitionKey] = KeyedBackoff(self.clock, 200, 5_000)
+        self.recoveries: KeyedBackoff[int] = KeyedBackoff(self.clock, 200, 5_000)
+        self.topics = TopicActs(self.ports(), self.tails, SystemRng())
         self.lossy = LossyActs(self.ports(), self.recoveries)
 
     def ports(self, **waits: int) -> WorkerPorts:
@@ -112,7 +112,7 @@ async def test_a_creation_waits_until_its_last_partition_is_open(world: World) -
 
 
 async def test_a_creation_that_takes_too_long_is_done_all_the_same(world: World) -> None:
-    topics = Topics(world.ports(topic_open_wait_ms=1), world.tails, SystemRng())
+    topics = TopicActs(world.ports(topic_open_wait_ms=1), world.tails, SystemRng())
     topic = await topics.create("events", 1, SETTINGS, 0, KEEP_ALL)
     assert not world.state.partitions[topic.topic_id, 0].tail_segment_id
 

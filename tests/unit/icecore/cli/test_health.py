@@ -8,7 +8,7 @@ import pytest
 
 from icecore.cli import health
 from icecore.cli.app import main
-from icecore.cli.health import Health, Reason, Verdict, judge
+from icecore.cli.health import Health, HealthVerdict, Reason, judge
 from icecore.client.types import (
     Alert,
     ClusterDescription,
@@ -50,20 +50,24 @@ def with_node(number: int, **changes: Any) -> tuple[NodeDescription, ...]:
 
 def test_a_whole_cluster_is_healthy() -> None:
     assert judged() == Health(())
-    assert judged().verdict is Verdict.HEALTHY
+    assert judged().verdict is HealthVerdict.HEALTHY
 
 
 @pytest.mark.parametrize(
     ("tail", "verdict", "said"),
     [
-        (None, Verdict.UNAVAILABLE, "it has no leader"),
-        (replace(TAIL, leader=0), Verdict.UNAVAILABLE, "it has no leader"),
-        (replace(TAIL, state=SegmentState.RECOVERING), Verdict.UNAVAILABLE, "it has no leader"),
-        (replace(TAIL, isr=(1,)), Verdict.UNAVAILABLE, "1 of 2 replicas needed are in sync"),
-        (replace(TAIL, isr=(1, 2)), Verdict.DEGRADED, "2 of 3 replicas are in sync"),
+        (None, HealthVerdict.UNAVAILABLE, "it has no leader"),
+        (replace(TAIL, leader=0), HealthVerdict.UNAVAILABLE, "it has no leader"),
+        (
+            replace(TAIL, state=SegmentState.RECOVERING),
+            HealthVerdict.UNAVAILABLE,
+            "it has no leader",
+        ),
+        (replace(TAIL, isr=(1,)), HealthVerdict.UNAVAILABLE, "1 of 2 replicas needed are in sync"),
+        (replace(TAIL, isr=(1, 2)), HealthVerdict.DEGRADED, "2 of 3 replicas are in sync"),
     ],
 )
-def test_partitions(tail: Segment | None, verdict: Verdict, said: str) -> None:
+def test_partitions(tail: Segment | None, verdict: HealthVerdict, said: str) -> None:
     found = judged(replace(PARTITION, tail=tail))
     assert found.reasons == (Reason(verdict, said, "t", 0),)
     assert found.reasons[0].where == "t/0"
@@ -73,7 +77,7 @@ def test_partitions(tail: Segment | None, verdict: Verdict, said: str) -> None:
 def test_missing_copies() -> None:
     found = judged(replace(PARTITION, under_replicated_segments=2))
     assert [each.what for each in found.reasons] == ["2 segments with copies missing"]
-    assert found.verdict is Verdict.DEGRADED
+    assert found.verdict is HealthVerdict.DEGRADED
 
 
 def test_nodes_disks_and_what_waits_for_a_person() -> None:
@@ -87,17 +91,20 @@ def test_nodes_disks_and_what_waits_for_a_person() -> None:
         ("node 2", "disk /b: it failed"),
         ("cluster", "segment 9 waits for a person: it differs"),
     ]
-    assert found.verdict is Verdict.DEGRADED
+    assert found.verdict is HealthVerdict.DEGRADED
     all_down = tuple(replace(each, node=replace(each.node, state=NodeState.DOWN)) for each in NODES)
-    assert judged(nodes=all_down).reasons[0] == Reason(Verdict.UNAVAILABLE, "no node is up")
-    assert judged(nodes=()).verdict is Verdict.UNAVAILABLE
+    assert judged(nodes=all_down).reasons[0] == Reason(HealthVerdict.UNAVAILABLE, "no node is up")
+    assert judged(nodes=()).verdict is HealthVerdict.UNAVAILABLE
 
 
 def test_the_worst_comes_first() -> None:
     found = judged(
         replace(PARTITION, tail=None), nodes=with_node(1, disks=(DiskUsage("/b", 0, 0, "no"),))
     )
-    assert [each.verdict for each in found.reasons] == [Verdict.UNAVAILABLE, Verdict.DEGRADED]
+    assert [each.verdict for each in found.reasons] == [
+        HealthVerdict.UNAVAILABLE,
+        HealthVerdict.DEGRADED,
+    ]
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -123,8 +130,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Health]:
     return given
 
 
-DEGRADED = Health((Reason(Verdict.DEGRADED, "it is down", node_id=2),))
-UNAVAILABLE = Health((Reason(Verdict.UNAVAILABLE, "it has no leader", "t", 3),))
+DEGRADED = Health((Reason(HealthVerdict.DEGRADED, "it is down", node_id=2),))
+UNAVAILABLE = Health((Reason(HealthVerdict.UNAVAILABLE, "it has no leader", "t", 3),))
 
 
 def test_the_status_says_the_verdict(
@@ -156,7 +163,7 @@ def test_nobody_there_is_unavailable(capsys: pytest.CaptureFixture[str]) -> None
 def test_people_read_a_word_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     output = health.Output(is_json=False, is_quiet=False)
     output.is_json = False
-    many = tuple(Reason(Verdict.DEGRADED, "x", "t", i) for i in range(22))
+    many = tuple(Reason(HealthVerdict.DEGRADED, "x", "t", i) for i in range(22))
     health._show(output, Health(many), {"nodes": 3, "nodes_up": 1, "topics": 1, "partitions": 22})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "DEGRADED  1 of 3 nodes up, 1 topic, 22 partitions"

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.cli import topic
 from icecore.rpc import convert
-from icecore.topic_settings import SETTINGS, FlushMode, Holds, Kind, Setting
+from icecore.topic_settings import SETTINGS, FlushMode, Holds, Setting, SettingKind
 from tests.support.cli_cluster import Cli, serving
 from tests.support.fake_cluster import FakeCluster
 
@@ -27,13 +27,13 @@ def cli(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> Cli:
 def typed(row: Setting) -> tuple[list[str], Any]:
     """A value of the row as somebody types it, and as the message has it."""
     match row.kind:
-        case Kind.NAMES:
+        case SettingKind.NAMES:
             return ["a", "b"], ["a", "b"]
-        case Kind.FLUSH:
+        case SettingKind.FLUSH:
             return ["async"], FlushMode.ASYNC
-        case Kind.WORD:
+        case SettingKind.WORD:
             return [row.words[-1]], row.words[-1]
-        case Kind.BYTES:
+        case SettingKind.BYTES:
             return ["1MiB"], 1 << 20
         case _:
             number = max(row.low, 7)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from icecore.spark.columns import SCHEMA
 from icecore.spark.options import read_options, write_options
 from icecore.spark.sink import BatchWriter, StreamWriter
-from icecore.spark.source import BatchReader, IcecoreDataSource, PushingReader
+from icecore.spark.source import IcecoreDataSource, PushingReader, TopicBatchReader
 from icecore.spark.stream import StreamReader
 
 WHERE = {"topic": "t", "bootstrap": "127.0.0.1:1"}
@@ -37,7 +37,7 @@ def shipped() -> list[object]:
     writing = write_options(WHERE, is_stream=False)
     return [
         IcecoreDataSource(WHERE),
-        BatchReader(batch, SCHEMA),
+        TopicBatchReader(batch, SCHEMA),
         PushingReader(batch, SCHEMA),
         StreamReader(stream, SCHEMA),
         BatchWriter(writing, VALUE),

@@ -1,6 +1,6 @@
 """Heartbeats report each change once, and everything that still holds at the start of a stream."""
 
-from icecore_node.identity.node_report import LedLog, NodeReport, Standing
+from icecore_node.identity.node_report import InitialReport, LedLog, NodeReport
 
 
 def test_news_are_taken_once_and_the_newest_watermark_counts() -> None:
@@ -29,7 +29,7 @@ def test_a_new_stream_begins_with_what_holds_and_keeps_the_divergences() -> None
     news = NodeReport()
     news.report_unknown(2)
     news.report_divergence(4)
-    news.begin(Standing([5], {6: LedLog(60, 6)}, [7]))
+    news.begin(InitialReport([5], {6: LedLog(60, 6)}, [7]))
     taken = news.take()
     assert (list(taken.unknown), list(taken.fenced), list(taken.diverged)) == ([5], [7], [4])
     assert taken.led == {6: LedLog(60, 6)}

@@ -14,7 +14,7 @@ from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentState
 from icecore_node.context import Identity, Tasks
 from icecore_node.identity.node_report import NodeReport
 from icecore_node.maintenance import deletions as module
-from icecore_node.maintenance.deletions import Deletions
+from icecore_node.maintenance.deletions import ReplicaDeletions
 from icecore_node.ports import DiskLostError
 from icecore_node.replica.orders import Orders
 
@@ -75,7 +75,9 @@ class Node:
         )
         self.orders = Orders(identity)
         self.news = NodeReport()
-        self.deletions = Deletions(cast(Any, self.context), cast(Any, self), self.orders, self.news)
+        self.deletions = ReplicaDeletions(
+            cast(Any, self.context), cast(Any, self), self.orders, self.news
+        )
 
     def worker(self, _: str, process: Any, deliver: Any, *, group_items_max: int) -> FakeQueue:
         self.queue = FakeQueue(process, deliver, group_items_max)

@@ -10,7 +10,7 @@ from icecore_node.identity.node_report import NodeReport
 from icecore_node.maintenance.disk_watermarks import DiskWatch
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.storage.disk_levels import DiskLimits
-from icecore_node.storage.port import DiskUsage
+from icecore_node.storage.port import DiskSpace
 from icecore_node.timing import NodeTiming
 
 LIMITS = DiskLimits(90.0, 95.0, 1 << 50)
@@ -35,8 +35,8 @@ class Space:
         self.full = disks
 
 
-def percents(*used: int) -> list[DiskUsage]:
-    return [DiskUsage(str(at), "", percent, 100 - percent) for at, percent in enumerate(used)]
+def percents(*used: int) -> list[DiskSpace]:
+    return [DiskSpace(str(at), "", percent, 100 - percent) for at, percent in enumerate(used)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from icecore.model import CoordinatorEpoch
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
 from icecore_node.identity.lease import Lease
-from icecore_node.identity.node_report import LedLog, NodeReport, Standing
+from icecore_node.identity.node_report import InitialReport, LedLog, NodeReport
 from icecore_node.membership.heartbeats import Heartbeats
 
 LED = {11: LedLog(7, 800), 12: LedLog(0, 0)}
@@ -95,7 +95,7 @@ def heartbeats_of(disk: Disk) -> Heartbeats:
         lease=Lease(context.clock),
         news=NodeReport(),
         disk_report=cast(Any, NoReport()),
-        standing=lambda: Standing([3], LED),
+        standing=lambda: InitialReport([3], LED),
         on_update=lambda _: None,
     )
     heartbeats.set_times(interval_ms=1, lease_ms=0)

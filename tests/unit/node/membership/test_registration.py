@@ -22,7 +22,7 @@ from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.data_pb2 import ProduceRequest
 from icecore_node.context import Identity
-from icecore_node.membership.registration import Gate, Registration
+from icecore_node.membership.registration import Gate, NodeRegistration
 from icecore_node.replica.life import Condemned
 
 CALL = CallContext("peer", "anonymous", None)
@@ -104,7 +104,7 @@ class World:
             store=store,
         )
         self.gate = Gate(self.context.identity)
-        self.registration = Registration(
+        self.registration = NodeRegistration(
             self.context,
             cast(Any, self.folder),
             cast(Any, self),

@@ -1,7 +1,7 @@
 """Pages about topics come in order, twice, late or from another one: the mirror never goes back."""
 
 from icecore.v1 import admin_pb2, mirror_pb2
-from icecore_node.registry.topic_mirror import Place, TopicMirror
+from icecore_node.registry.topic_mirror import MirrorPlace, TopicMirror
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -42,14 +42,14 @@ def epochs(mirror: TopicMirror, name: str) -> list[int] | None:
 
 def test_the_first_answer_is_shown_when_it_is_whole() -> None:
     mirror = TopicMirror()
-    assert mirror.place == Place(0, 0, 0)
+    assert mirror.place == MirrorPlace(0, 0, 0)
     assert not mirror.take(page(3, topic(A, "a", p0=1), more=True))
     assert mirror.is_empty
-    assert mirror.place == Place(1, 0, 3)
+    assert mirror.place == MirrorPlace(1, 0, 3)
     assert mirror.take(page(5, topic(B, "b", p1=2, p0=1), after=3))
     assert not mirror.is_empty
     assert (epochs(mirror, "a"), epochs(mirror, "b")) == ([1], [1, 2])
-    assert mirror.place == Place(1, 5, 0)
+    assert mirror.place == MirrorPlace(1, 5, 0)
 
 
 def test_changes_leave_what_they_do_not_mention() -> None:

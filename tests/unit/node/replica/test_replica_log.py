@@ -18,7 +18,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import AppendRequest
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.replica_store import ReplicaStore
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_replication.producers import Accepted, ProducerTable
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.simulation.disk import SimDisk, SimFileSystem
@@ -45,7 +45,7 @@ class Bench:
     def __init__(self) -> None:
         control = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         files, index = SimFileSystem(SimDisk(), None), SimIndex(SimIndexDisk(), None)
-        settings = StoreSettings(recycle_bytes_max=0)
+        settings = LogSettings(recycle_bytes_max=0)
         self.store: ReplicaStore = make_store(
             files, index, ControlStore(control), CLUSTER, settings
         )

@@ -6,7 +6,7 @@ from icecore.errors import OutOfSpaceError
 from icecore.v1 import replication_pb2
 from icecore_node.replica import life
 from icecore_node.replica.replica import Replica
-from icecore_node.replication.follower import Delivery, Follower, FollowerParts
+from icecore_node.replication.follower import Follower, FollowerDelivery, FollowerParts
 from tests.conformance.log_builder import LogBuilder
 from tests.support.replication_setup import segment
 from tests.support.role_setup import Calls, Worker, context, replica
@@ -38,7 +38,7 @@ class Followed:
         if damage:
             data[-1] ^= 1
         entry = replication_pb2.ReplicaDataEntry(epoch=1, high_watermark=high_watermark)
-        delivery = Delivery(len(data), self.link.return_credit)
+        delivery = FollowerDelivery(len(data), self.link.return_credit)
         self.follower.on_data(entry, memoryview(bytes(data)), delivery)
         return len(data)
 
@@ -126,7 +126,7 @@ def test_a_message_is_credited_when_the_last_of_it_is_done_with() -> None:
     """As long as one of its batches is under way all of the message is in memory."""
     f = Followed()
     two = b"".join(f.batches[:2])
-    delivery = Delivery(len(two) + 1_000_000, f.link.return_credit)
+    delivery = FollowerDelivery(len(two) + 1_000_000, f.link.return_credit)
     entry = replication_pb2.ReplicaDataEntry(epoch=1)
     delivery.release(1_000_000)  # another segment's batches were quick
     f.follower.on_data(entry, memoryview(two), delivery)

@@ -7,7 +7,7 @@ from icecore.rpc import framing
 from icecore.rpc.ports import join
 from icecore.v1 import replication_pb2
 from icecore_node.metrics import NodeMetrics
-from icecore_node.replication.follower import Delivery
+from icecore_node.replication.follower import FollowerDelivery
 from icecore_node.replication.receiver import LeaderLink
 from tests.support.role_setup import Worker, context
 
@@ -18,10 +18,10 @@ class Taker:
     """A follower that keeps what it is given until the test lets go."""
 
     def __init__(self) -> None:
-        self.taken: list[tuple[bytes, Delivery]] = []
+        self.taken: list[tuple[bytes, FollowerDelivery]] = []
         self.replica = SimpleNamespace(segment_id=1)
 
-    def on_data(self, entry: object, data: memoryview, delivery: Delivery) -> None:
+    def on_data(self, entry: object, data: memoryview, delivery: FollowerDelivery) -> None:
         self.taken.append((bytes(data), delivery))
 
     def on_rejected(self, reason: str) -> None:

@@ -13,7 +13,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.control.disk_identity import LastStop
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.port import FoundReplica
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.conformance.store_harness import append, read_all, segment_engine
 from tests.simulation.disk import SimDisk, SimFileSystem
@@ -50,7 +50,7 @@ class Machine:
         boot_id = f"boot {self.power_cuts}" if boot_id is None else boot_id
         self.control = ControlStore(self.connection)
         files, index = SimFileSystem(self.disk, None), SimIndex(self.index_disk, None)
-        settings = StoreSettings(
+        settings = LogSettings(
             allocation_step_bytes=16 << 10, sync_all_files_min=3, open_files_max=8
         )
         self.store = make_store(files, index, self.control, CLUSTER, settings, boot_id)
@@ -133,7 +133,7 @@ def test_one_syncfs_serves_many(machine: Machine) -> None:
 
 
 def test_a_request_beyond_what_one_sync_may_write_is_synced_at_once(machine: Machine) -> None:
-    segment_engine(machine.store)._commit._settings = StoreSettings(group_bytes_max=2_000)
+    segment_engine(machine.store)._commit._settings = LogSettings(group_bytes_max=2_000)
     append(machine.store, machine.late)
     large = machine.late.request(3, size=1_500)
     machine.store.append_group([large])
@@ -155,7 +155,7 @@ def test_a_file_stays_open_until_it_is_synced(machine: Machine) -> None:
 
 
 def test_when_half_of_the_files_are_held_further_logs_are_synced_at_once(machine: Machine) -> None:
-    segment_engine(machine.store)._commit._settings = StoreSettings(open_files_max=2)
+    segment_engine(machine.store)._commit._settings = LogSettings(open_files_max=2)
     machine.append()
     request = machine.other.request(1)
     machine.store.append_group([request])
@@ -279,7 +279,7 @@ def test_a_late_sync_that_fails_condemns_its_log(machine: Machine) -> None:
 
 def test_a_syncfs_that_fails_condemns_what_was_put_off(machine: Machine) -> None:
     machine.disk.can_sync_all = True
-    segment_engine(machine.store)._commit._settings = StoreSettings(sync_all_files_min=1)
+    segment_engine(machine.store)._commit._settings = LogSettings(sync_all_files_min=1)
     append(machine.store, machine.late)
     fail_one(machine, lambda: append(machine.store, machine.usual))
     assert damaged(machine) == [1, 3]

@@ -20,14 +20,14 @@ from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.port import FoundReplica
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.process import ProcessKilled
 from tests.support import rotation
 
-SETTINGS = StoreSettings(
+SETTINGS = LogSettings(
     group_bytes_max=8 << 10,
     allocation_step_bytes=16 << 10,
     segment_bytes=64 << 10,

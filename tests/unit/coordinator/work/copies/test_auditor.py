@@ -10,15 +10,15 @@ from icecore.errors import UnavailableError
 from icecore.model import Segment
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.segment_changes import (
+    DecidedSeal,
     Opening,
-    Sealing,
     alter_isr,
     open_tail,
     prepare,
     seal,
 )
 from icecore_coordinator.decisions.topic_changes import add_partitions, missing_partitions
-from icecore_coordinator.nodes.node_calls import Rolling
+from icecore_coordinator.nodes.node_calls import RollAnswer
 from icecore_coordinator.state.cluster_state import ClusterState, Placement
 from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
 from icecore_coordinator.timing import Timing
@@ -72,11 +72,11 @@ class Audited(Watch):
 
     async def roll(
         self, leader: int, segments: Sequence[Segment], why: str, _: float
-    ) -> list[Rolling]:
+    ) -> list[RollAnswer]:
         self.asked.append((leader, [each.segment_id for each in segments], why))
         if leader == 2:
             raise UnavailableError("this leader can't be reached")
-        return [Rolling() for _ in segments]
+        return [RollAnswer() for _ in segments]
 
     def damage(self, node_id: int, segment_id: int) -> None:
         heartbeat = pb.HeartbeatRequest(unknown_segment_ids=[segment_id])
@@ -217,7 +217,7 @@ def seal_and_open(state: Cluster, segment_id: int) -> None:
         for each in commit(state, prepare(state, [(key, Placement((1, 2, 3), 1))])).puts
         if isinstance(each, SegmentRecord)
     ]
-    sealed = Sealing(segment_id, before.version, 10, DIGEST, before.replicas)
+    sealed = DecidedSeal(segment_id, before.version, 10, DIGEST, before.replicas)
     commit(state, seal(state, state.live, sealed, Opening(successor, ALL), 0))
 
 

@@ -9,10 +9,10 @@ from icecore.errors import UnavailableError
 from icecore.model import NodeState, Segment
 from icecore_coordinator.decisions.placement import Placer
 from icecore_coordinator.decisions.segment_changes import Opening, seal, start_recovery
-from icecore_coordinator.nodes.node_calls import Rolling
+from icecore_coordinator.nodes.node_calls import RollAnswer
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.copies.leaving import HandOver
+from icecore_coordinator.work.copies.leaving import LeadershipHandOver
 from icecore_coordinator.work.segments.gains import ExpectedGains
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import (
@@ -35,7 +35,7 @@ class World:
         self.let_go: list[int] = []
         self.recovered: list[int] = []
         self.asked: list[tuple[int, list[int]]] = []
-        self.answer = Rolling()
+        self.answer = RollAnswer()
         unused = cast(Any, None)
         ports = WorkerPorts(
             ledger=cast(Any, self),
@@ -48,9 +48,9 @@ class World:
             timing=Timing(),
         )
         gains = ExpectedGains(self.clock, 4_000)
-        self.hand_over = HandOver(ports, gains, self.recovered.append, self.let_go.append)
+        self.hand_over = LeadershipHandOver(ports, gains, self.recovered.append, self.let_go.append)
 
-    async def roll(self, node_id: int, segments: list[Segment], *_: Any) -> list[Rolling]:
+    async def roll(self, node_id: int, segments: list[Segment], *_: Any) -> list[RollAnswer]:
         self.asked.append((node_id, [each.segment_id for each in segments]))
         if self.answer.error is not None:
             raise self.answer.error
@@ -132,12 +132,12 @@ async def test_leader_is_asked_once_a_while(world: World) -> None:
 async def test_segments_that_stay_empty_are_recovered_and_failures_asked_again(
     world: World,
 ) -> None:
-    world.answer = Rolling(is_empty=True)
+    world.answer = RollAnswer(is_empty=True)
     await world.hand_over.hand_over([segment(world.state)])
     assert not world.recovered  # it may just have opened
     await world.hand_over.hand_over([segment(world.state)])
     assert world.recovered == [1]
-    world.answer = Rolling(UnavailableError("gone"))
+    world.answer = RollAnswer(UnavailableError("gone"))
     await world.hand_over.hand_over([segment(world.state)])
     assert len(world.asked) == 3 and world.recovered == [1]
 

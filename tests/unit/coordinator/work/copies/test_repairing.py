@@ -7,7 +7,7 @@ import pytest
 
 from icecore.errors import UnavailableError
 from icecore.model import NodeId
-from icecore_coordinator.decisions.segment_changes import Opening, Sealing, seal
+from icecore_coordinator.decisions.segment_changes import DecidedSeal, Opening, seal
 from icecore_coordinator.nodes.node_calls import WriteBackItem
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
@@ -31,7 +31,7 @@ def thin(audited: Audited, *lengths_bytes: int) -> list[int]:
         tail = segment(state, state.partitions[KEY].tail_segment_id)
         successor = prepared_successor(state)
         end = tail.base_offset + 10
-        sealed = Sealing(
+        sealed = DecidedSeal(
             tail.segment_id, tail.version, end, DIGEST, (1, 2), length_bytes=length_bytes
         )
         commit(state, seal(state, state.live, sealed, Opening(successor, ALL), 0))

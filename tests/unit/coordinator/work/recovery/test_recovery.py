@@ -15,7 +15,7 @@ from icecore.topic_settings import KEEP_ALL
 from icecore_coordinator.decisions.topic_deletion import delete_topic, undelete_topic
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
-from icecore_coordinator.nodes.node_calls import Written
+from icecore_coordinator.nodes.node_calls import WrittenReplica
 from icecore_coordinator.state.records import Change, updated_segment
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.timing import Timing
@@ -78,11 +78,13 @@ class Holders:
     async def fence(self, node_id: int, mine: Sequence[Any], _: float) -> list[FenceReply]:
         return [FenceReply(True, 10, 7, DIGEST, Incarnation(ALL[node_id]))] * len(mine)
 
-    async def write_back(self, node_id: int, items: Sequence[Any], _: float) -> list[Written]:
+    async def write_back(
+        self, node_id: int, items: Sequence[Any], _: float
+    ) -> list[WrittenReplica]:
         if node_id == 3:
             self.is_late.set()
             await self.is_done.wait()
-        whole = Written(Incarnation(ALL[node_id]), DIGEST, b"", snapshot_digest(b""), 0, 100)
+        whole = WrittenReplica(Incarnation(ALL[node_id]), DIGEST, b"", snapshot_digest(b""), 0, 100)
         return [whole] * len(items)
 
 

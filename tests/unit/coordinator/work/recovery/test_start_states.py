@@ -6,7 +6,7 @@ import pytest
 
 from icecore.model import SegmentState
 from icecore_coordinator.decisions.segment_changes import is_sealed_state
-from icecore_coordinator.nodes.node_calls import Written
+from icecore_coordinator.nodes.node_calls import WrittenReplica
 from icecore_coordinator.state.records import SegmentRecord
 from icecore_coordinator.work.recovery.start_states import Start, start_behind
 from icecore_replication.producers import snapshot_digest
@@ -17,7 +17,7 @@ RECORD = SegmentRecord(
     producer_digest=snapshot_digest(b"s"),
     max_append_timestamp_ms=1_000,
 )
-WRITTEN = Written(
+WRITTEN = WrittenReplica(
     incarnation=1,
     seal_digest=b"d",
     producer_snapshot=b"s",

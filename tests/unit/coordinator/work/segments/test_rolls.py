@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from icecore.errors import UnavailableError
 from icecore.model import NodeId, Segment
-from icecore_coordinator.nodes.node_calls import Rolling
+from icecore_coordinator.nodes.node_calls import RollAnswer
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.segments.rolls import TailRolls
 from tests.support.cluster_states import segment, started
@@ -22,11 +22,11 @@ class Leaders:
 
     async def roll(
         self, leader: NodeId, segments: Sequence[Segment], why: str, _: float
-    ) -> list[Rolling]:
+    ) -> list[RollAnswer]:
         self.asked.append(leader)
         if leader in self.away:
             raise UnavailableError(f"node {leader} can't be reached")
-        return [Rolling() for _ in segments]
+        return [RollAnswer() for _ in segments]
 
 
 async def test_a_leader_that_is_away_keeps_nobody_from_being_asked() -> None:

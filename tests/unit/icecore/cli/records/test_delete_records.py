@@ -11,7 +11,7 @@ import pytest
 
 from icecore.cli.app import main
 from icecore.cli.records.delete_records import end_of_head
-from icecore.cli.session import Session
+from icecore.cli.session import CommandSession
 from icecore.client.types import DeletedRecords
 from icecore.errors import InvalidRequestError
 from icecore.model import Epoch, Segment, SegmentId, SegmentState
@@ -83,7 +83,7 @@ class FakeAdmin:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     fake = FakeAdmin()
-    monkeypatch.setattr(Session, "admin", lambda _, action: fake.call(action))
+    monkeypatch.setattr(CommandSession, "admin", lambda _, action: fake.call(action))
     return fake
 
 

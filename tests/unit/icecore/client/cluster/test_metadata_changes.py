@@ -19,8 +19,8 @@ from icecore.rpc.methods import ADMIN, MIRROR
 from icecore.rpc.ports import NO_SLOT
 from icecore.v1 import admin_pb2, mirror_pb2
 from icecore_coordinator.decisions.segment_changes import (
+    DecidedSeal,
     Opening,
-    Sealing,
     open_tail,
     prepare,
     seal,
@@ -108,7 +108,7 @@ class Coordinator:
             self._commit(open_tail(self.state, self.state.live, opening))
             return
         tail = before.segment
-        end = Sealing(tail.segment_id, tail.version, tail.base_offset + 10, DIGEST, (1, 2, 3))
+        end = DecidedSeal(tail.segment_id, tail.version, tail.base_offset + 10, DIGEST, (1, 2, 3))
         self._commit(seal(self.state, self.state.live, end, opening, 0))
 
     def _registered(self) -> dict[int, int]:

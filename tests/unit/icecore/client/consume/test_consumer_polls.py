@@ -10,7 +10,7 @@ import pytest_asyncio
 from icecore import Consumer, Producer
 from icecore.client.consume import places
 from icecore.client.consume.fetcher import Fetcher
-from icecore.client.consume.places import Place
+from icecore.client.consume.places import FetchPlace
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
@@ -32,7 +32,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     call = Fetcher._call
 
-    async def noted(self: Fetcher, place: Place, readers: list[Any]) -> Any:
+    async def noted(self: Fetcher, place: FetchPlace, readers: list[Any]) -> Any:
         found.append(place.wait_ms)
         return await call(self, place, readers)
 
@@ -168,7 +168,7 @@ async def test_who_lies_behind_and_who_is_at_the_end_are_asked_apart(
     asked: list[tuple[str, list[int]]] = []
     call = Fetcher._call
 
-    async def noted(self: Fetcher, place: Place, readers: list[Any]) -> Any:
+    async def noted(self: Fetcher, place: FetchPlace, readers: list[Any]) -> Any:
         asked.append((place.kind, sorted(reader.partition for reader in readers)))
         return await call(self, place, readers)
 

@@ -8,7 +8,7 @@ from icecore.client.consume.places import (
     POLL,
     READ,
     SHORT_WAIT_MS,
-    Place,
+    FetchPlace,
     Places,
 )
 
@@ -18,16 +18,16 @@ LIMIT_MS = 30_000
 @pytest.mark.parametrize(
     ("empty_polls", "expected"),
     [
-        (None, Place(1, READ, SHORT_WAIT_MS)),
-        (0, Place(1, POLL, SHORT_WAIT_MS)),
-        (1, Place(1, LONG_POLL, 2 * SHORT_WAIT_MS)),
-        (5, Place(1, LONG_POLL, 32 * SHORT_WAIT_MS)),
-        (6, Place(1, LONG_POLL, LIMIT_MS)),
-        (10_000, Place(1, LONG_POLL, LIMIT_MS)),
+        (None, FetchPlace(1, READ, SHORT_WAIT_MS)),
+        (0, FetchPlace(1, POLL, SHORT_WAIT_MS)),
+        (1, FetchPlace(1, LONG_POLL, 2 * SHORT_WAIT_MS)),
+        (5, FetchPlace(1, LONG_POLL, 32 * SHORT_WAIT_MS)),
+        (6, FetchPlace(1, LONG_POLL, LIMIT_MS)),
+        (10_000, FetchPlace(1, LONG_POLL, LIMIT_MS)),
     ],
 )
 def test_the_more_polls_brought_nothing_the_longer_is_the_next(
-    empty_polls: int | None, expected: Place
+    empty_polls: int | None, expected: FetchPlace
 ) -> None:
     assert Places(LIMIT_MS).take(1, empty_polls) == expected
 

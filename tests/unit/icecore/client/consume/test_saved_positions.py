@@ -10,7 +10,7 @@ import pytest_asyncio
 from icecore import Admin, Consumer, Producer, blocking
 from icecore.client.cluster.connection import Connection
 from icecore.client.consume import fetcher, saved_positions
-from icecore.client.consume.saved_positions import Place, SavedPositions
+from icecore.client.consume.saved_positions import ReaderPlace, SavedPositions
 from icecore.errors import (
     IcecoreError,
     InternalError,
@@ -252,7 +252,7 @@ async def test_a_forged_number_of_outcomes_changes_nothing(
         next(iter(cluster.positions.saved))[1],
     )
     with pytest.raises(InternalError, match=f"{count} positions"):
-        await saved.save(lambda: [Place(topic_id, number, 7) for number in range(2)])
+        await saved.save(lambda: [ReaderPlace(topic_id, number, 7) for number in range(2)])
     assert [saved.offset(topic_id, number) for number in range(2)] == [None, None]
     await connection.close()
 

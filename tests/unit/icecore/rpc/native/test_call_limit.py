@@ -3,7 +3,7 @@
 import asyncio
 
 from icecore.rpc.methods import DATA, NODE
-from icecore.rpc.native.frame import Kind
+from icecore.rpc.native.frame import FrameKind
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import ServerLimits
 from icecore.rpc.ports import CallContext, Handlers, Received
@@ -61,7 +61,7 @@ async def test_the_rest_waits_in_the_memory_of_the_caller() -> None:
     assert bytes(other) == b"fenced"
     house.may_end.set()
     answers = [await peer.frame() for _ in range(10)]
-    assert {each.call_id for each in answers if each and each.kind == Kind.ANSWER} == {
+    assert {each.call_id for each in answers if each and each.kind == FrameKind.ANSWER} == {
         *range(1, 11)
     }
     peer.socket.close()
@@ -78,7 +78,7 @@ async def test_parked_calls_do_not_count_until_they_go_on() -> None:
     await until(lambda: house.begun == 10)
     house.may_end.set()
     answers = [await peer.frame() for _ in range(10)]
-    assert all(each and each.kind == Kind.ANSWER for each in answers)
+    assert all(each and each.kind == FrameKind.ANSWER for each in answers)
     peer.socket.close()
     await server.stop(0)
     await net.close()

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.errors import UnavailableError
 from icecore.rpc.native.connection import Timeouts
-from icecore.rpc.native.frame import Kind, pack_head
+from icecore.rpc.native.frame import FrameKind, pack_head
 from icecore.rpc.native.net import NativeNet
 from tests.support.native_peer import (
     IMPATIENT,
@@ -20,8 +20,8 @@ from tests.support.native_peer import (
 )
 from tests.support.waiting import until
 
-PONG = pack_head(Kind.PONG, 0, b"", 0)
-PING = pack_head(Kind.PING, 0, b"", 0)
+PONG = pack_head(FrameKind.PONG, 0, b"", 0)
+PING = pack_head(FrameKind.PING, 0, b"", 0)
 SILENCE_S = IMPATIENT.ping_after_s + IMPATIENT.pong_within_s
 
 
@@ -37,7 +37,7 @@ async def test_a_caller_that_falls_silent() -> None:
         await peer.greet()
         await peer.call(1, "/t.T/wait")
         frame = await peer.frame()
-        assert frame is not None and frame.kind == Kind.PING
+        assert frame is not None and frame.kind == FrameKind.PING
         assert await peer.is_closed()
         assert house.server._running == 1  # a handler runs to its end
         house.go.set()
@@ -49,14 +49,14 @@ async def test_a_caller_that_answers_pings() -> None:
         await peer.greet()
         for _ in range(4):
             frame = await peer.frame()
-            assert frame is not None and frame.kind == Kind.PING
+            assert frame is not None and frame.kind == FrameKind.PING
             await peer.send(PONG)
         await peer.call(1, "/t.T/echo", b"x")
         frame = await peer.frame()
         assert frame is not None and frame.body == b"x"
         await peer.send(PING)
         frame = await peer.frame()
-        assert frame is not None and frame.kind == Kind.PONG
+        assert frame is not None and frame.kind == FrameKind.PONG
         peer.socket.close()
 
 
@@ -143,11 +143,11 @@ async def test_a_paused_stream_whose_peer_has_gone() -> None:
     async with tormented(timeouts=IMPATIENT) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
-        await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/idle", 0))
+        await peer.send(pack_head(FrameKind.OPEN, 0, b"/t.T/idle", 0))
 
         async def write() -> None:
             for _ in range(40):
-                await peer.send(pack_head(Kind.DATA, 0, b"", MIB), bytes(MIB))
+                await peer.send(pack_head(FrameKind.DATA, 0, b"", MIB), bytes(MIB))
 
         writing = asyncio.ensure_future(write())
         await until(lambda: house.streams and house.streams[0]._connection._is_paused)

@@ -12,8 +12,8 @@ import pytest
 
 from icecore import Consumer
 from icecore.rpc.native.client import Calls
-from icecore.rpc.native.connection import Connection, Timeouts
-from icecore.rpc.native.frame import Kind, pack_head
+from icecore.rpc.native.connection import NativeConnection, Timeouts
+from icecore.rpc.native.frame import FrameKind, pack_head
 from tests.support.native_peer import MIB, RawPeer, call_head, tormented
 from tests.support.waiting import until
 
@@ -27,7 +27,7 @@ class Caller:
     def __init__(self, *, may_park: bool) -> None:
         ours, self.theirs = socket.socketpair()
         ours.setblocking(False)
-        self.connection = Connection(ours, mock.Mock(), "peer", TIMEOUTS)
+        self.connection = NativeConnection(ours, mock.Mock(), "peer", TIMEOUTS)
         self.calls = Calls(self.connection, may_park=may_park)
         self.now_s = float(math.ceil(asyncio.get_running_loop().time()))  # halves stay exact
         self.connection.heard_s = self.now_s
@@ -43,7 +43,7 @@ class Caller:
             with mock.patch.object(self.connection, "send") as send:
                 self.connection.check(self.now_s, ask_after_s=ask_after_s)
             if send.called:
-                assert send.call_args.args[0] == Kind.PING
+                assert send.call_args.args[0] == FrameKind.PING
                 self.pinged_s.append(self.now_s)
                 self.connection.heard_s, self.connection._unanswered_checks = self.now_s, 0
         self.calls.forget(call_id)
@@ -91,14 +91,14 @@ async def test_a_server_looks_at_no_connection_that_rests() -> None:
         await peer.call(1, "/t.T/wait")
         await until(lambda: house.started == 2)  # the neighbour's was the first
         ours = house.connection_of(peer)
-        checked: list[Connection] = []
-        check = Connection.check
+        checked: list[NativeConnection] = []
+        check = NativeConnection.check
 
-        def noted(self: Connection, *args: Any, **kwargs: Any) -> None:
+        def noted(self: NativeConnection, *args: Any, **kwargs: Any) -> None:
             checked.append(self)
             check(self, *args, **kwargs)
 
-        with mock.patch.object(Connection, "check", noted):
+        with mock.patch.object(NativeConnection, "check", noted):
             house.server._check()
             checked.clear()
             house.server._check()
@@ -120,7 +120,7 @@ async def test_a_stream_is_looked_at_from_its_first_frame_on() -> None:
         house.server._check()
         ours = house.connection_of(peer)
         assert ours.rests_until_s == ours.heard_s + TIMEOUTS.ping_after_s
-        await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/idle", 0))
+        await peer.send(pack_head(FrameKind.OPEN, 0, b"/t.T/idle", 0))
         await until(lambda: bool(house.streams))
         assert ours.rests_until_s == 0
         peer.reset()

@@ -13,14 +13,14 @@ from icecore.rpc.native.frame import (
     MESSAGE_BYTES_MAX,
     Frame,
     FrameError,
+    FrameKind,
     Head,
-    Kind,
     pack_head,
     pack_hello,
 )
 from icecore.rpc.native.inbox import SHARED_BYTES, Inbox
 
-HELLO = Frame(Kind.HELLO, 0, pack_hello()[HEAD_BYTES:], b"")
+HELLO = Frame(FrameKind.HELLO, 0, pack_hello()[HEAD_BYTES:], b"")
 NOISE = random.Random(1).randbytes(4 * SHARED_BYTES)
 
 sizes = st.one_of(
@@ -30,13 +30,13 @@ sizes = st.one_of(
 )
 frames = st.builds(
     lambda kind, call_id, meta, size: Frame(kind, call_id, meta, NOISE[:size]),
-    st.sampled_from([Kind.CALL, Kind.ANSWER, Kind.ERROR, Kind.DATA]),
+    st.sampled_from([FrameKind.CALL, FrameKind.ANSWER, FrameKind.ERROR, FrameKind.DATA]),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=30),
     sizes,
 )
 bulk_frames = st.builds(
-    lambda call_id, meta, size: Frame(Kind.BULK, call_id, NOISE[:meta], NOISE[:size]),
+    lambda call_id, meta, size: Frame(FrameKind.BULK, call_id, NOISE[:meta], NOISE[:size]),
     st.integers(0, 2**32 - 1),
     st.one_of(st.integers(0, 100), st.integers(SHARED_BYTES - 40, BULK_META_BYTES_MAX)),
     sizes,
@@ -121,7 +121,7 @@ def test_any_flipped_bit_of_a_head_is_noticed(
     bit = data.draw(st.integers(0, (HEAD_BYTES + len(frame.meta)) * 8 - 1))
     whole[bit // 8] ^= 1 << bit % 8
     assert receive(inbox, packed(HELLO), cuts) == [HELLO]
-    pings = pack_head(Kind.PING, 0, b"", 0) * (2 * SHARED_BYTES // HEAD_BYTES)
+    pings = pack_head(FrameKind.PING, 0, b"", 0) * (2 * SHARED_BYTES // HEAD_BYTES)
     with pytest.raises(FrameError):
         receive(inbox, bytes(whole) + pings, cuts)
     assert not doorman.asked  # nothing was believed
@@ -141,21 +141,21 @@ def test_lengths_above_the_maximum_are_refused_before_anything_is_allocated(
     inbox = Inbox(doorman.admit)
     receive(inbox, packed(HELLO), [100])
     with pytest.raises(FrameError, match="larger than max"):
-        receive(inbox, pack_head(Kind.CALL, 1, b"", body_bytes), [HEAD_BYTES])
+        receive(inbox, pack_head(FrameKind.CALL, 1, b"", body_bytes), [HEAD_BYTES])
     assert not doorman.asked
 
 
 def test_nobody_is_asked_before_the_hello() -> None:
     doorman = Doorman()
     with pytest.raises(FrameError, match="no hello"):
-        receive(Inbox(doorman.admit), pack_head(Kind.CALL, 1, b"", 1 << 20), [HEAD_BYTES])
+        receive(Inbox(doorman.admit), pack_head(FrameKind.CALL, 1, b"", 1 << 20), [HEAD_BYTES])
     assert not doorman.asked
 
 
 def test_what_was_received_stays_as_it_is() -> None:
     inbox = Inbox(Doorman().admit)
     sent = [
-        Frame(Kind.DATA, number, b"m", NOISE[number : number + size])
+        Frame(FrameKind.DATA, number, b"m", NOISE[number : number + size])
         for number, size in enumerate([10, 1000, SHARED_BYTES, 11, 2 * SHARED_BYTES, 5])
     ]
     found = receive(inbox, b"".join(map(packed, [HELLO, *sent])), [7000])

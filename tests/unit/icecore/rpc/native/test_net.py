@@ -16,7 +16,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.rpc.methods import DATA, NODE, REPLICATION
-from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, Kind, pack_head
+from icecore.rpc.native.frame import MESSAGE_BYTES_MAX, FrameKind, pack_head
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.ports import Body, CallContext, Handlers, Received
 from tests.support.native_peer import MIB, RawListener, tormented
@@ -151,14 +151,14 @@ async def test_answers_that_nobody_asked_for() -> None:
     peer = await listener.accept()
     await peer.greet()
     request = await peer.frame()
-    assert request is not None and request.kind == Kind.CALL
-    await peer.send(pack_head(Kind.ANSWER, request.call_id + 7, b"", 1), b"?")
-    await peer.send(pack_head(Kind.ERROR, request.call_id + 8, b"", 0))
-    await peer.send(pack_head(Kind.ANSWER, request.call_id, b"", 1), b"!")
+    assert request is not None and request.kind == FrameKind.CALL
+    await peer.send(pack_head(FrameKind.ANSWER, request.call_id + 7, b"", 1), b"?")
+    await peer.send(pack_head(FrameKind.ERROR, request.call_id + 8, b"", 0))
+    await peer.send(pack_head(FrameKind.ANSWER, request.call_id, b"", 1), b"!")
     assert await call == b"!"
     call = asyncio.ensure_future(net.call(listener.address, "/t.T/echo", b"", timeout_s=30))
     assert await peer.frame() is not None
-    await peer.send(pack_head(Kind.DATA, 0, b"", 0))
+    await peer.send(pack_head(FrameKind.DATA, 0, b"", 0))
     with pytest.raises(UnavailableError, match="native protocol"):
         await call
     await net.close()
@@ -178,7 +178,7 @@ async def test_an_answer_that_comes_as_its_call_is_given_up() -> None:
     await peer.greet()
     request = await peer.frame()
     assert request is not None
-    peer.socket.send(pack_head(Kind.ANSWER, request.call_id, b"", 1) + b"!")  # not yet read
+    peer.socket.send(pack_head(FrameKind.ANSWER, request.call_id, b"", 1) + b"!")  # not yet read
     loop.call_soon(give_up)  # runs before what the sockets bring
     await asyncio.sleep(0.05)
     assert not raised and not outcomes
@@ -194,7 +194,7 @@ async def test_an_error_that_cannot_be_read(body: bytes) -> None:
     peer = await listener.accept()
     await peer.greet()
     assert await peer.frame() is not None
-    await peer.send(pack_head(Kind.ERROR, 1, b"", len(body)), body)
+    await peer.send(pack_head(FrameKind.ERROR, 1, b"", len(body)), body)
     with pytest.raises(InternalError):
         await call
     await net.close()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icecore.rpc.native.outbox import TURN_BYTES_MAX, Outbox, one_turn
+from icecore.rpc.native.outbox import TURN_BYTES_MAX, FrameOutbox, one_turn
 from icecore.rpc.ports import Buffer
 
 buffers = st.one_of(
@@ -21,7 +21,7 @@ buffers = st.one_of(
 def test_everything_is_sent_in_order(
     messages: list[list[Buffer]], shares: list[float], first_share: float
 ) -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     sent = bytearray()
 
     def send(share: float) -> None:
@@ -55,7 +55,7 @@ def test_turns_are_bounded() -> None:
 
 
 def test_thousands_of_empty_buffers_hold_up_nothing() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     outbox.add([b"", *[b""] * 3000, b"x", *[b""] * 3000], 0, 1)
     turns = 0
     while outbox.size_bytes:
@@ -65,7 +65,7 @@ def test_thousands_of_empty_buffers_hold_up_nothing() -> None:
 
 
 def test_clear() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     outbox.add([b"abc"], 1, 3)
     assert outbox.size_bytes == 2
     outbox.clear()
@@ -73,7 +73,7 @@ def test_clear() -> None:
 
 
 def test_what_waits_holds_no_more_than_itself() -> None:
-    outbox = Outbox()
+    outbox = FrameOutbox()
     large = memoryview(bytes(1 << 20))
     buffers: list[Buffer] = [large[:100], b"own", large, bytearray(b"12")]
     outbox.add(buffers, 40, sum(map(len, buffers)))

@@ -17,7 +17,7 @@ from icecore.errors import (
 from icecore.rpc.native.frame import (
     BULK_META_BYTES_MAX,
     HEADER_BYTES_MAX,
-    Kind,
+    FrameKind,
     pack_call,
     pack_head,
 )
@@ -31,7 +31,7 @@ from tests.support.waiting import until
 
 def bulk_head(call_id: int, header: bytes, body_bytes: int, method: str = PUT) -> bytes:
     """Return the head of a request whose batches are still to come."""
-    return pack_head(Kind.BULK, call_id, pack_call(60, method.encode(), header), body_bytes)
+    return pack_head(FrameKind.BULK, call_id, pack_call(60, method.encode(), header), body_bytes)
 
 
 async def test_the_handler_is_asked_before_the_body_comes() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from icecore.errors import ThrottledError, UnavailableError, UnsupportedError
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, Timeouts
-from icecore.rpc.native.frame import Call, Kind, pack_head
+from icecore.rpc.native.frame import Call, FrameKind, pack_head
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import ServerLimits
 from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
@@ -124,7 +124,7 @@ async def test_pongs_that_nobody_takes_do_not_grow() -> None:
         await peer.greet()
         await house.neighbour_is_served()
         for _ in range(50):
-            await peer.send(pack_head(Kind.PING, 0, b"", 0) * 5000)
+            await peer.send(pack_head(FrameKind.PING, 0, b"", 0) * 5000)
             assert house.connection_of(peer).unsent_bytes <= 16
         peer.reset()
 
@@ -177,9 +177,9 @@ async def test_a_refused_call_takes_no_memory_for_its_body(method: str) -> None:
         call_id, error = await peer.error()
         assert call_id == 2 and isinstance(error, ThrottledError | UnsupportedError)
         assert house.server._receiving_bytes == 0
-        await peer.send(bytes(4 * MIB), pack_head(Kind.PING, 0, b"", 0))
+        await peer.send(bytes(4 * MIB), pack_head(FrameKind.PING, 0, b"", 0))
         frame = await peer.frame()
-        assert frame is not None and frame.kind == Kind.PONG
+        assert frame is not None and frame.kind == FrameKind.PONG
         peer.socket.close()
         house.go.set()
         await house.nothing_is_held()
@@ -189,11 +189,11 @@ async def test_a_stream_that_nobody_reads() -> None:
     async with tormented(timeouts=KEEN) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
-        await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/idle", 0))
+        await peer.send(pack_head(FrameKind.OPEN, 0, b"/t.T/idle", 0))
 
         async def write() -> None:
             for _ in range(40):
-                await peer.send(pack_head(Kind.DATA, 0, b"", MIB), bytes(MIB))
+                await peer.send(pack_head(FrameKind.DATA, 0, b"", MIB), bytes(MIB))
 
         writing = asyncio.ensure_future(write())
         await until(lambda: house.streams)
@@ -206,9 +206,9 @@ async def test_a_stream_that_nobody_reads() -> None:
         await writing
         assert stream._unread_bytes == 0
         kinds = []
-        while (frame := await peer.frame()) is not None and frame.kind != Kind.END:
+        while (frame := await peer.frame()) is not None and frame.kind != FrameKind.END:
             kinds.append(frame.kind)
-        assert frame is not None and set(kinds) <= {Kind.PONG}
+        assert frame is not None and set(kinds) <= {FrameKind.PONG}
         peer.socket.close()
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from icecore.errors import UnsupportedError
 from icecore.rpc.native.connection import Timeouts
-from icecore.rpc.native.frame import Kind, pack_head, pack_hello
+from icecore.rpc.native.frame import FrameKind, pack_head, pack_hello
 from tests.support.native_peer import IMPATIENT, MIB, RawPeer, call_head, tormented
 from tests.support.waiting import until
 
 TLS_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(60)
 NO_TIMEOUTS = Timeouts(hello_within_s=60, message_within_s=60)
-OTHER_VERSION = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"icec", 1, 0), 0)
-OTHER_MAGIC = pack_head(Kind.HELLO, 0, struct.pack("<4sHI", b"iced", 1, 0), 0)
-OPEN = pack_head(Kind.OPEN, 0, b"/t.T/idle", 0)
+OTHER_VERSION = pack_head(FrameKind.HELLO, 0, struct.pack("<4sHI", b"icec", 1, 0), 0)
+OTHER_MAGIC = pack_head(FrameKind.HELLO, 0, struct.pack("<4sHI", b"iced", 1, 0), 0)
+OPEN = pack_head(FrameKind.OPEN, 0, b"/t.T/idle", 0)
 CALL = call_head(1, "/t.T/wait", 0)
 
 
@@ -36,15 +36,15 @@ CALL = call_head(1, "/t.T/wait", 0)
         pack_hello() + pack_hello(),
         pack_hello() + CALL + pack_hello(),
         pack_hello() + random.Random(2).randbytes(500),
-        pack_hello() + pack_head(Kind.CALL, 1, b"123", 0),
-        pack_hello() + pack_head(Kind.ANSWER, 1, b"", 0),
-        pack_hello() + pack_head(Kind.ERROR, 1, b"", 20_000) + bytes(20_000),
-        pack_hello() + pack_head(Kind.DATA, 0, b"", 0),
-        pack_hello() + pack_head(Kind.END, 0, b"", 0),
-        pack_hello() + struct.pack("<IIHBBI", 64 * MIB + 1, 1, 0, Kind.CALL, 0, 0),
+        pack_hello() + pack_head(FrameKind.CALL, 1, b"123", 0),
+        pack_hello() + pack_head(FrameKind.ANSWER, 1, b"", 0),
+        pack_hello() + pack_head(FrameKind.ERROR, 1, b"", 20_000) + bytes(20_000),
+        pack_hello() + pack_head(FrameKind.DATA, 0, b"", 0),
+        pack_hello() + pack_head(FrameKind.END, 0, b"", 0),
+        pack_hello() + struct.pack("<IIHBBI", 64 * MIB + 1, 1, 0, FrameKind.CALL, 0, 0),
         pack_hello() + OPEN + OPEN,
         pack_hello() + OPEN + CALL,
-        pack_hello() + OPEN + pack_head(Kind.END, 0, b"", 0),
+        pack_hello() + OPEN + pack_head(FrameKind.END, 0, b"", 0),
     ],
 )
 async def test_strangers(said: bytes) -> None:
@@ -139,7 +139,7 @@ async def test_reset_under_a_call_and_a_stream() -> None:
         await caller.greet()
         await caller.call(1, "/t.T/wait")
         await streamer.greet()
-        await streamer.send(OPEN, pack_head(Kind.DATA, 0, b"", 5), b"hello")
+        await streamer.send(OPEN, pack_head(FrameKind.DATA, 0, b"", 5), b"hello")
         await until(lambda: house.started == 2 and house.streams)
         caller.reset()
         streamer.reset()
@@ -152,9 +152,9 @@ async def test_a_stream_that_nobody_serves() -> None:
     async with tormented() as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
-        await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/unheard_of", 0))
+        await peer.send(pack_head(FrameKind.OPEN, 0, b"/t.T/unheard_of", 0))
         for _ in range(20):
-            await peer.send(pack_head(Kind.DATA, 0, b"", MIB), bytes(MIB))
+            await peer.send(pack_head(FrameKind.DATA, 0, b"", MIB), bytes(MIB))
         call_id, error = await peer.error()
         assert call_id == 0 and isinstance(error, UnsupportedError)
         peer.socket.close()

@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from icecore.errors import RequestTimeoutError
 from icecore.rpc.methods import DATA
-from icecore.rpc.native.frame import Kind, pack_call, pack_head
+from icecore.rpc.native.frame import FrameKind, pack_call, pack_head
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import NativeServer
 from icecore.rpc.ports import CallContext, Handlers, Received
@@ -63,7 +63,9 @@ def nobodys_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(call_id: int, method: str = READ, timeout_s: float = 60) -> bytes:
     body = b"%d" % call_id
-    return pack_head(Kind.CALL, call_id, pack_call(timeout_s, method.encode()), len(body)) + body
+    return (
+        pack_head(FrameKind.CALL, call_id, pack_call(timeout_s, method.encode()), len(body)) + body
+    )
 
 
 async def test_a_flood_is_begun_a_few_at_a_time_and_in_its_order(house: House) -> None:
@@ -74,7 +76,7 @@ async def test_a_flood_is_begun_a_few_at_a_time_and_in_its_order(house: House) -
     for peer in peers:
         for _ in range(100):
             frame = await peer.frame()
-            assert frame is not None and frame.kind == Kind.ANSWER
+            assert frame is not None and frame.kind == FrameKind.ANSWER
     assert len(house.begun) == 400
     assert house.at_once <= 2 * AT_ONCE_MAX  # one round's begin while another one's end
     for peer in peers:
@@ -99,8 +101,11 @@ async def test_who_gives_up_in_the_line_costs_no_handler(house: House) -> None:
     await asyncio.sleep(0.05)
     house.next_round()
     answers = [await peer.frame() for _ in range(3)]
-    assert sorted(each.call_id for each in answers if each and each.kind == Kind.ANSWER) == [1, 3]
-    [late] = [each for each in answers if each and each.kind == Kind.ERROR]
+    assert sorted(each.call_id for each in answers if each and each.kind == FrameKind.ANSWER) == [
+        1,
+        3,
+    ]
+    [late] = [each for each in answers if each and each.kind == FrameKind.ERROR]
     assert late.call_id == 2 and RequestTimeoutError.reason.encode() in bytes(late.body)
     assert house.begun == [b"1", b"3"]
     assert all(each < 59.96 for each in house.timeouts_s)  # the time in the line counts

@@ -13,7 +13,7 @@ import pytest
 
 from icecore.errors import UnavailableError
 from icecore.rpc.native.connection import Timeouts
-from icecore.rpc.native.frame import Kind, pack_head
+from icecore.rpc.native.frame import FrameKind, pack_head
 from icecore.rpc.native.net import NativeNet, _first_that_connects, _listener, _numeric
 from icecore.rpc.native.sockets import is_host_silent, prepare, spare_pacing
 from icecore.rpc.native.stream import UNREAD_HIGH_BYTES
@@ -75,8 +75,8 @@ async def test_a_stream_that_is_not_read_ends_when_its_host_vanishes() -> None:
     async with tormented(timeouts=IMPATIENT) as house:
         peer = await RawPeer.connect(house.address)
         await peer.greet()
-        await peer.send(pack_head(Kind.OPEN, 0, b"/t.T/idle", 0))
-        message = pack_head(Kind.DATA, 0, b"", MIB) + bytes(MIB)
+        await peer.send(pack_head(FrameKind.OPEN, 0, b"/t.T/idle", 0))
+        message = pack_head(FrameKind.DATA, 0, b"", MIB) + bytes(MIB)
         for _ in range(UNREAD_HIGH_BYTES // MIB + 1):
             await peer.send(message)
         connection = house.connection_of(peer)
@@ -104,14 +104,14 @@ async def test_who_is_waited_for_is_asked_soon() -> None:
     fetches = next(
         at for at, each in enumerate(calls) if each is not None and b"Fetch" in each.meta
     )
-    await peers[fetches].send(pack_head(Kind.ANSWER, 1, b"", 0))
+    await peers[fetches].send(pack_head(FrameKind.ANSWER, 1, b"", 0))
     assert await idle == b""
     began_s = loop.time()
     with pytest.raises(UnavailableError, match="silent"):
         await call
     assert loop.time() - began_s < 3.5
     asked = await peers[1 - fetches].frame()
-    assert asked is not None and asked.kind == Kind.PING
+    assert asked is not None and asked.kind == FrameKind.PING
     assert not peers[fetches].has_more()
     await net.close()
     listener.close()

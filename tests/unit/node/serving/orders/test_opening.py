@@ -15,7 +15,7 @@ from icecore_node.context import Identity
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.orders import Orders
-from icecore_node.serving.orders.opening import MADE_AT_ONCE, Opening
+from icecore_node.serving.orders.opening import MADE_AT_ONCE, ReplicaOpening
 from icecore_node.storage.engine import SegmentIdentity
 from tests.support.replication_setup import segment
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
@@ -41,7 +41,7 @@ class Node:
         context: Any = SimpleNamespace(
             executor=self, store=store, identity=known, log_io=log_io, clock=self.clock
         )
-        self.opening = Opening(context, self.table, Orders(known))
+        self.opening = ReplicaOpening(context, self.table, Orders(known))
 
     async def run(self, function: Any, *args: object) -> Any:
         self.begun.set()

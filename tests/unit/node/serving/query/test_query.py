@@ -30,7 +30,7 @@ from icecore_node.serving.fetch.plain_records import (
     size_of,
 )
 from icecore_node.serving.query import log_search
-from icecore_node.serving.query.query_request import Place, checked_query, continuation
+from icecore_node.serving.query.query_request import PagePlace, checked_query, continuation
 from icecore_node.storage.engine import ACTIVE_INDEX, IndexSummary
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
 from icecore_node.storage.segment_engine.segment_names import file_name
@@ -582,5 +582,5 @@ async def test_a_forged_token_leads_nowhere_outside_of_what_was_asked(
     }
     plan = checked_query(data_pb2.QueryRequest(topic_id=TOPIC, **asked), TOPIC)
     for offset in (0, 1 << 40):
-        page = await node.query(continuation=continuation(plan, Place(0, offset)), **asked)
+        page = await node.query(continuation=continuation(plan, PagePlace(0, offset)), **asked)
         assert set(offsets(page)) <= {7, 8, 11} and not page.continuation

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.errors import InvalidRequestError
 from icecore.v1 import common_pb2, data_pb2
-from icecore_node.serving.query.query_request import Place, checked_query, continuation
+from icecore_node.serving.query.query_request import PagePlace, checked_query, continuation
 
 TOPIC = b"t" * 16
 
@@ -18,7 +18,7 @@ def request(**fields: Any) -> data_pb2.QueryRequest:
     return data_pb2.QueryRequest(**fields)
 
 
-def token(place: Place, topic_id: bytes = TOPIC, **fields: Any) -> bytes:
+def token(place: PagePlace, topic_id: bytes = TOPIC, **fields: Any) -> bytes:
     return continuation(checked_query(request(**fields), topic_id), place)
 
 
@@ -56,11 +56,11 @@ def test_what_is_too_much_or_no_range_is_refused(fields: dict[str, Any], said: s
 
 def test_defaults() -> None:
     plan = checked_query(request(), TOPIC)
-    assert (plan.max_count, plan.max_bytes, plan.start) == (100, 1 << 20, Place())
+    assert (plan.max_count, plan.max_bytes, plan.start) == (100, 1 << 20, PagePlace())
 
 
-@pytest.mark.parametrize("place", [Place(), Place(0, 0), Place(1, 1 << 62)])
-def test_a_token_leads_back_to_its_place(place: Place) -> None:
+@pytest.mark.parametrize("place", [PagePlace(), PagePlace(0, 0), PagePlace(1, 1 << 62)])
+def test_a_token_leads_back_to_its_place(place: PagePlace) -> None:
     two = 2 * partition()
     known = token(place, partitions=two)
     again = request(partitions=two, continuation=known, max_count=7, max_bytes=7)
@@ -68,9 +68,9 @@ def test_a_token_leads_back_to_its_place(place: Place) -> None:
 
 
 def test_the_order_of_conditions_does_not_matter() -> None:
-    one = token(Place(0, 5), filter=data_pb2.RecordFilter(keys=[b"a", b"b"]))
+    one = token(PagePlace(0, 5), filter=data_pb2.RecordFilter(keys=[b"a", b"b"]))
     other = data_pb2.RecordFilter(keys=[b"b", b"a", b"b"])
-    assert checked_query(request(filter=other, continuation=one), TOPIC).start == Place(0, 5)
+    assert checked_query(request(filter=other, continuation=one), TOPIC).start == PagePlace(0, 5)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_the_order_of_conditions_does_not_matter() -> None:
 )
 def test_a_token_of_another_request_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=r"another request.*ask again without it"):
-        checked_query(request(continuation=token(Place(0, 5)), **fields), TOPIC)
+        checked_query(request(continuation=token(PagePlace(0, 5)), **fields), TOPIC)
 
 
 def test_a_token_of_another_topic_is_refused() -> None:
-    foreign = token(Place(0, 5), topic_id=b"u" * 16)
+    foreign = token(PagePlace(0, 5), topic_id=b"u" * 16)
     with pytest.raises(InvalidRequestError, match="another request, or the topic is another one"):
         checked_query(request(continuation=foreign), TOPIC)
 
@@ -101,7 +101,7 @@ def test_a_malformed_token_is_refused(bad: bytes) -> None:
 
 
 def test_every_bit_of_a_token_counts() -> None:
-    known = token(Place(0, 5))
+    known = token(PagePlace(0, 5))
     for bit in range(8 * len(known)):
         bad = bytearray(known)
         bad[bit // 8] ^= 1 << bit % 8
@@ -110,7 +110,7 @@ def test_every_bit_of_a_token_counts() -> None:
 
 
 def forged(number: int, offset: int) -> bytes:
-    known = token(Place(0, 5))
+    known = token(PagePlace(0, 5))
     raw = known[:9] + struct.pack("<Iq", number, offset)
     return raw + struct.pack("<I", google_crc32c.value(raw))
 

@@ -13,7 +13,7 @@ from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.files.file_system import OsFileSystem
 from icecore_node.storage.port import FoundReplica
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.conformance.store_harness import segment_engine
 from tests.simulation.index import SimIndex, SimIndexDisk
@@ -24,7 +24,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.files = OsFileSystem(root)
-        self.settings = StoreSettings(
+        self.settings = LogSettings(
             allocation_step_bytes=16 << 10, recycle_bytes_max=0, descriptors_reserve=8
         )
         self.index = SimIndexDisk()

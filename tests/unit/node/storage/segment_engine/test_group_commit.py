@@ -8,7 +8,7 @@ from icecore.errors import IcecoreError, OutOfResourcesError, StorageError
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engines import make_store
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.conformance.store_harness import segment_engine
@@ -21,11 +21,11 @@ COUNT = 5
 class Group:
     """Five logs on a simulated disk, whose next appends come in one group."""
 
-    def __init__(self, group_bytes_max: int = StoreSettings().group_bytes_max) -> None:
+    def __init__(self, group_bytes_max: int = LogSettings().group_bytes_max) -> None:
         self.disk = SimDisk()
         self.disk.can_sync_all = True
         self.control = ControlStore(sqlite3.connect(":memory:", isolation_level=None))
-        settings = StoreSettings(
+        settings = LogSettings(
             allocation_step_bytes=16 << 10,
             sync_all_files_min=3,
             open_files_max=2,

@@ -27,7 +27,7 @@ from icecore_node.storage.index.recent_entries import RecentEntries
 from icecore_node.storage.index.stored_entries import StoredRun
 from icecore_node.storage.segment_engine import index_upkeep
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import index_file_name
 from tests.conformance.log_builder import LogBuilder
 from tests.simulation.disk import SimDisk, SimFileSystem
@@ -41,7 +41,7 @@ from tests.support.index_oracle import (
     maintain_all,
 )
 
-SETTINGS = StoreSettings(
+SETTINGS = LogSettings(
     group_bytes_max=1 << 20,
     allocation_step_bytes=64 << 10,
     segment_bytes=300 << 10,
@@ -65,7 +65,7 @@ class FullIndex(SimIndex):
 class Bench:
     """An engine, its disks, and logs that it holds."""
 
-    def __init__(self, settings: StoreSettings = SETTINGS) -> None:
+    def __init__(self, settings: LogSettings = SETTINGS) -> None:
         self.settings = settings
         self.disk, self.index_disk = SimDisk(), SimIndexDisk()
         self.logs: dict[int, LogBuilder] = {}

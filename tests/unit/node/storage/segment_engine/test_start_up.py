@@ -15,14 +15,14 @@ from icecore_node.storage.engines import make_store
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_header import FILE_HEADER_LENGTH
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder
 from tests.simulation.disk import SimDisk, SimFile, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.process import ProcessKilled
 
-SETTINGS = StoreSettings(
+SETTINGS = LogSettings(
     group_bytes_max=8 << 10,
     allocation_step_bytes=16 << 10,
     segment_bytes=64 << 10,

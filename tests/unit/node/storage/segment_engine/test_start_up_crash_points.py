@@ -22,14 +22,14 @@ from icecore_node.storage.segment_engine.segment_header import (
     confirm_slot,
     encode_file_header,
 )
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.conformance.log_builder import CLUSTER, LogBuilder, identity
 from tests.simulation.index import SimIndex, SimIndexDisk
 
 SECTOR = 512
 GROUP_BYTES = 16 << 10
-SETTINGS = StoreSettings(
+SETTINGS = LogSettings(
     group_bytes_max=GROUP_BYTES,
     allocation_step_bytes=64 << 10,
     records_per_point=3,

@@ -20,14 +20,14 @@ from icecore_node.storage.engine import (
     NewLog,
 )
 from icecore_node.storage.index.derived_index import DerivedIndex
-from icecore_node.storage.segment_engine.segment_log import StoreSettings
+from icecore_node.storage.segment_engine.segment_log import LogSettings
 from icecore_node.storage.shared_engine.shared_engine import SharedEngine
 from tests.conformance.log_builder import LogBuilder
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.index import SimIndex, SimIndexDisk
 from tests.simulation.process import ProcessKilled
 
-SETTINGS = StoreSettings(
+SETTINGS = LogSettings(
     allocation_step_bytes=8 << 10,
     io_workers=2,
     shared_file_bytes=24 << 10,
