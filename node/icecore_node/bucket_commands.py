@@ -76,8 +76,8 @@ class BucketCommands:
         }
 
     async def plan(self) -> dict[str, Any]:
-        """See ``plan_of``."""
-        bucket = await self._bucket()
+        """See ``plan_of``. New numbers must be above those of topics that are not asked for."""
+        bucket = await self._bucket(counts_all=True)
         plans = [
             plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps)
             for topic, table in await self._chosen(bucket)
@@ -114,11 +114,12 @@ class BucketCommands:
             raise ConfigurationError(f"no table is in {self._given.url}")
         return {**self._about(bucket), "manifests": written}
 
-    async def _bucket(self) -> Bucket:
+    async def _bucket(self, *, counts_all: bool = False) -> Bucket:
         self._told("listing")
         topic_ids = [UUID(each).bytes for each in self._given.topic if _is_uuid(each)]
         everything = len(topic_ids) < len(self._given.topic)
-        return await read_bucket(self._store, [] if everything else topic_ids)
+        chosen = [] if everything else topic_ids
+        return await read_bucket(self._store, chosen, counts_all=counts_all)
 
     async def _chosen(self, bucket: Bucket) -> list[tuple[TopicObjects, TableLook | None]]:
         """Topics that were asked for, with their tables. Raises ConfigurationError."""

@@ -133,6 +133,21 @@ async def test_a_plan_is_what_the_table_names(bucket: TieredFolder) -> None:
     assert plan["segments"][0]["full_digest"] == first.facts.full_digest.hex()
 
 
+async def test_numbers_of_a_plan_are_above_all_of_the_bucket(bucket: TieredFolder) -> None:
+    await two(bucket)
+    other = UUID(bytes=b"o" * 16)
+    await bucket.store.put_if_absent(f"{other}/3/{0:020d}-{70_000:020d}-1-5.parquet", b"half")
+    await bucket.store.put_if_absent(f"{other}/_icecore/3/{0:020d}-{8:020d}-1-60.idx", b"half")
+    await bucket.store.put_if_absent(f"{TOPIC}/0/{0:020d}-{9:020d}-1-900.txt", b"not ours")
+    for asked in (("--topic", TOPIC), ("--topic", "flights")):
+        [plan] = (await run(bucket, "plan", *asked))["topics"]
+        assert (plan["segment_ids_max"], plan["attempts_max"]) == (70_000, 60)
+        assert len(plan["segments"]) == 2
+    plans = (await run(bucket, "plan"))["topics"]
+    assert len(plans) == 2
+    assert {(each["segment_ids_max"], each["attempts_max"]) for each in plans} == {(70_000, 60)}
+
+
 async def test_without_a_table_the_newest_copy_counts(bucket: TieredFolder) -> None:
     first = await bucket.put(flights(3), 0, 1)
     await bucket.put(flights(3), 0, 9)

@@ -51,15 +51,15 @@ class TierImport:
 
         Raises what the decisions raise.
         """
+        await self._ledger.decide(
+            lambda state: tier_import.raise_counters(state, segment_ids_max, attempts_max)
+        )
         if tier_import.is_imported(self._ledger.state, topic):
             return
         await self._ledger.decide(
             lambda state: tier_import.begin_import(
                 state, topic, len(eligible_nodes(state, self._live))
             )
-        )
-        await self._ledger.decide(
-            lambda state: tier_import.raise_counters(state, segment_ids_max, attempts_max)
         )
         for at in range(0, len(segments), SEGMENTS_PER_CHANGE):
             some = segments[at : at + SEGMENTS_PER_CHANGE]

@@ -163,6 +163,10 @@ class Bucket:
     topics: dict[bytes, TopicObjects] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
     """Keys that icecore does not use."""
+    segment_ids_max: int = 0
+    """Highest segment id in any key that was listed. Leftovers of uploads count, too."""
+    attempts_max: int = 0
+    """Highest attempt in any key that was listed."""
     objects: int = 0
     length_bytes: int = 0
 
@@ -173,18 +177,23 @@ class Bucket:
         return not self.cluster_id or found in (self.cluster_id, *self.earlier)
 
 
-async def read_bucket(store: ObjectStore, topic_ids: Sequence[bytes] = ()) -> Bucket:
+async def read_bucket(
+    store: ObjectStore, topic_ids: Sequence[bytes] = (), *, counts_all: bool = False
+) -> Bucket:
     """List a prefix and read its manifests.
 
     Args:
         store: The prefix.
         topic_ids: Only these topics; none = all.
+        counts_all: Whether the highest numbers are those of all topics. Then all keys are listed.
 
     Raises what an ObjectStore raises.
     """
     bucket, earlier = Bucket(cluster_id=await _owner(store)), list[str]()
     folders = [topic_folder(each) for each in topic_ids] or [""]
-    if topic_ids:
+    if counts_all:
+        folders = [""]
+    elif topic_ids:
         folders.append(EARLIER_PREFIX)
     for folder in folders:
         async for each in store.list(folder):
@@ -195,6 +204,8 @@ async def read_bucket(store: ObjectStore, topic_ids: Sequence[bytes] = ()) -> Bu
             elif not _sort(bucket, each):
                 bucket.strange.append(each.key)
     bucket.earlier = (*sorted(earlier),)
+    if topic_ids:
+        bucket.topics = {key: each for key, each in bucket.topics.items() if key in topic_ids}
     for topic in bucket.topics.values():
         for key in sorted(each for each in topic.sizes if each.endswith(_MANIFEST)):
             await _read_manifest(store, topic, key)
@@ -217,9 +228,11 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     if match is None:
         return False
     topic_id, path = UUID(match[1]).bytes, match[2]
-    is_ours = _OBJECT.fullmatch(path) or SETTINGS_PATH.fullmatch(path)
-    if not (is_ours or path.startswith((_TABLE, _HIVE))):
+    upload = _OBJECT.fullmatch(path)
+    if not (upload or SETTINGS_PATH.fullmatch(path) or path.startswith((_TABLE, _HIVE))):
         return False
+    if upload:
+        _count(bucket, upload)
     topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
     if path.startswith(_TABLE):
         topic.has_table = True
@@ -228,6 +241,13 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     elif not path.startswith(_HIVE):
         topic.sizes[found.key] = found.size_bytes
     return True
+
+
+def _count(bucket: Bucket, upload: re.Match[str]) -> None:
+    numbers = upload.groups()
+    _, _, segment_id, _, attempt = numbers[:5] if numbers[0] else numbers[5:]
+    bucket.segment_ids_max = max(bucket.segment_ids_max, int(segment_id))
+    bucket.attempts_max = max(bucket.attempts_max, int(attempt))
 
 
 async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:

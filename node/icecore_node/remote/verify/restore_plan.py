@@ -51,8 +51,10 @@ class RestoredTopic:
     segments: list[RestoredSegment] = field(default_factory=list)
     """Segments by partition and offset."""
     attempts_max: int = 0
-    """Highest attempt of all uploads here; ``segment_ids_max`` is the same for segment ids."""
+    """Highest attempt of all uploads in the bucket, those of other topics included: keys have
+    it."""
     segment_ids_max: int = 0
+    """Highest segment id in the bucket, likewise."""
     problems: list[str] = field(default_factory=list)
     """Reasons why the topic can't be restored as it is."""
     left_out: list[str] = field(default_factory=list)
@@ -80,10 +82,8 @@ def plan_of(
         topic=name_of(found, table),
         partitions=max((each.manifest.facts.partition for each in counting), default=-1) + 1,
         table_revisions=table.revisions if table is not None else (),
-        attempts_max=max((each.manifest.attempt for each in found.manifests), default=0),
-        segment_ids_max=max(
-            (each.manifest.facts.segment_id for each in found.manifests), default=0
-        ),
+        attempts_max=bucket.attempts_max,
+        segment_ids_max=bucket.segment_ids_max,
     )
     plan.settings = found.settings
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
