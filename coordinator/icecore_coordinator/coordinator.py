@@ -194,7 +194,7 @@ class Coordinator:
         topics = TopicActs(ports, self._opener.backoff, rng)
         lossy = LossyActs(ports, self.recovery.backoff)
         records = RecordDeletion(ports)
-        imports, last_error = TierImport(ports, topics.undelete), self.tiering.errors.of
+        imports, last_error = TierImport(ports, topics.show_imported), self.tiering.errors.of
         merging, describer = self.tiering.merging, self._describer
         tiers = TierAdmin(self.ledger, imports, describer, defaults, merging, last_error)
         saving = PositionSaving(self.ledger, ports.clock)

@@ -1,9 +1,10 @@
 """Decisions about a topic that is made of copies in object storage. Pure.
 
-While it is imported the topic is one that is deleted and kept: nobody sees it, nothing expires, and
-its name is free. Every step may be repeated: what is there already and the same changes nothing.
-The last one proves that each partition is whole before it gets its record, so a topic comes back
-with all that was named or not at all.
+While it is imported nobody sees the topic, nothing expires, and its name is free. Every step may be
+repeated: what is there already and the same changes nothing. The last one proves that each
+partition is whole before it gets its record, so a topic comes back with all that was named or not
+at all. Only then its prefix in object storage is its own: an import that is given up is discarded,
+and the sweeper never knows of it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -68,7 +69,7 @@ def is_imported(state: ClusterState, topic: ImportedTopic) -> bool:
     if (found.name, found.partitions) != (topic.name, topic.partitions):
         raise TopicExistsError(
             f"topic {topic.topic_id.hex()} exists as {found.name!r} with {found.partitions} "
-            "partitions",
+            "partitions: a restore does not change a topic",
             topic=found.name,
         )
     return True
@@ -84,6 +85,7 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
 
     Raises:
         TopicExistsError: its name is taken, or its id by another topic.
+        ConflictError: an import of it is being discarded.
         InvalidRequestError: see the checks.
     """
     if len(topic.topic_id) != TOPIC_ID_BYTES:
@@ -92,14 +94,8 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
     check_free(state, topic.name)
     found = state.topics.get(topic.topic_id)
     if found is not None:
-        is_same = (found.name, found.partitions) == (topic.name, topic.partitions)
-        if is_same and found.is_kept:
-            return Change()
-        raise TopicExistsError(
-            f"topic {topic.topic_id.hex()} exists as {found.name!r}: delete that one for good "
-            "first, if it is left of an import that nobody goes on with",
-            topic=found.name,
-        )
+        _check_same(found, topic)
+        return Change()
     SETTINGS["partitions"].check(topic.partitions)
     topic_changes.check_settings(topic.settings, nodes)
     SETTINGS["delete_grace_ms"].check(topic.delete_grace_ms)
@@ -119,7 +115,52 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
         tiering=topic.tiering,
         version=1,
     )
-    return Change((hidden, *_of_topic(state, topic.topic_id)))
+    return Change((hidden,))
+
+
+def _check_same(found: TopicRecord, topic: ImportedTopic) -> None:
+    """Raises TopicExistsError, ConflictError: the topic that is there is no import that this one
+    goes on with."""
+    known = f"topic {found.topic_id.hex()} is here as {found.name!r}"
+    if not found.is_import:
+        advice = "a restore does not change a topic"
+        if found.is_deleting:
+            advice = "it was deleted for good, and its objects go with it"
+        elif found.is_deleted:
+            advice = "it was deleted; bring it back by `icecore topic undelete`"
+        raise TopicExistsError(f"{known}: {advice}", topic=found.name)
+    if found.is_deleting:
+        raise ConflictError(f"{known}: its import is being discarded, repeat the restore later")
+    if (found.name, found.partitions) != (topic.name, topic.partitions):
+        raise TopicExistsError(
+            f"{known}, being imported with {found.partitions} partitions: restore it so, or "
+            f"discard the import by `icecore topic delete --now --topic-id {found.topic_id.hex()}`,"
+            " which keeps its objects",
+            topic=found.name,
+        )
+
+
+def show(state: ClusterState, topic_id: bytes) -> Change:
+    """Everybody sees the topic from now on, and its prefix is its own; nothing where that is so.
+
+    Raises:
+        ConflictError: it is not being imported (any more).
+        TopicExistsError: its name was taken meanwhile.
+    """
+    topic = _importing(state, topic_id)
+    if topic.is_live:
+        return Change()
+    check_free(state, topic.name)
+    shown = updated(topic, is_deleted=False, grace_left_ms=0)
+    return Change((shown, *_of_topic(state, topic_id)))
+
+
+def _importing(state: ClusterState, topic_id: bytes) -> TopicRecord:
+    """The topic, being imported or shown. Raises ConflictError."""
+    topic = state.topics.get(topic_id)
+    if topic is None or topic.is_deleting or not (topic.is_import or topic.is_live):
+        raise ConflictError(f"topic {topic_id.hex()} is not being imported: repeat the restore")
+    return topic
 
 
 def _of_topic(state: ClusterState, topic_id: bytes) -> tuple[TierTopicRecord, ...]:
@@ -151,9 +192,9 @@ def add_segments(
         ConflictError: an id is taken by another segment, or the topic is not being imported.
         InvalidRequestError: that is no sealed segment with a copy.
     """
-    topic = state.topics.get(topic_id)
-    if topic is None or not topic.is_kept:
-        raise ConflictError(f"topic {topic_id.hex()} is not being imported")
+    topic = _importing(state, topic_id)
+    if topic.is_live:
+        raise ConflictError(f"topic {topic_id.hex()} is not being imported: it is back")
     puts: list[SegmentRecord | TierRecord] = []
     for each in imported:
         _check(state, topic, each)
@@ -161,7 +202,10 @@ def add_segments(
         if known is None:
             puts += _records(state, topic, each)
         elif not _is_same(state, known, each):
-            raise ConflictError(f"segment {each.segment.segment_id} exists, and is another one")
+            raise ConflictError(
+                f"segment {each.segment.segment_id} exists, and is another one: restore topic "
+                f"{topic.name!r} into an empty cluster"
+            )
     return Change((*puts,))
 
 

@@ -3,7 +3,13 @@
 A deleted topic is kept whole, but for its name and its tails, until its grace is used up. Grace is
 time that coordinators have counted while they ran; what they counted is taken off the record now
 and then. So neither a wall clock nor a restart shortens it (R68).
+
+A topic that is being imported is no deleted topic: it has no grace and can't be brought back. It
+can be discarded. By that its records go, and no object does.
 """
+
+from collections.abc import Iterator
+from itertools import islice
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import check_topic_name
@@ -13,7 +19,13 @@ from icecore_coordinator.state.cluster_state import (
     drop_tiered,
     records_per_drop,
 )
-from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change, TopicRecord, updated
+from icecore_coordinator.state.records import (
+    RECORDS_PER_CHANGE,
+    Change,
+    Record,
+    TopicRecord,
+    updated,
+)
 
 
 def kept_topics(state: ClusterState) -> list[TopicRecord]:
@@ -36,9 +48,16 @@ def delete_topic(
 
     Raises:
         UnknownTopicError: no such topic, or it is deleted already.
-        InvalidRequestError: the id is that of a topic with another name.
+        InvalidRequestError: the id is that of a topic with another name, or of an import that is
+            not to go now.
     """
     topic = _asked(state, name, topic_id)
+    if topic.is_import and not is_now:
+        raise InvalidRequestError(
+            f"topic {topic.name!r} is being imported: repeat its restore, or discard the import by "
+            f"`icecore topic delete --now --topic-id {topic.topic_id.hex()}`, which keeps its "
+            "objects"
+        )
     if topic.is_deleting or (topic.is_deleted and not is_now):
         raise UnknownTopicError(f"topic {topic.name!r} is deleted already", topic=topic.name)
     is_final = is_now or topic.delete_grace_ms == 0
@@ -46,7 +65,7 @@ def delete_topic(
         topic,
         is_deleted=True,
         is_deleting=is_final,
-        deleted_at_ms=topic.deleted_at_ms if topic.is_deleted else now_ms,
+        deleted_at_ms=topic.deleted_at_ms if topic.is_deleted else max(1, now_ms),
         grace_left_ms=0 if is_final else topic.delete_grace_ms,
     )
     return Change((deleted,))
@@ -95,6 +114,11 @@ def undelete_topic(
 def _kept(state: ClusterState, name: str, topic_id: bytes) -> TopicRecord:
     if topic_id:
         topic = _asked(state, name, topic_id)
+        if topic.is_import:
+            raise UnknownTopicError(
+                f"topic {topic_id.hex()} was not deleted, it is being imported: repeat its restore",
+                topic=topic.name,
+            )
         found = [topic] if topic.is_kept else []
     else:
         found = [each for each in kept_topics(state) if each.name == name]
@@ -128,6 +152,8 @@ def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change
     topic = state.topics.get(topic_id)
     if topic is None or not topic.is_deleting:
         return Change()
+    if topic.is_import:
+        return _discard(state, topic)
     change, per_drop = Change(), records_per_drop(state, topic_id)
     for partition in state.partitions_of(topic):
         segments = state.segments_in(partition.partition_key)
@@ -142,3 +168,26 @@ def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change
     positions = state.positions.part_of(topic_id, RECORDS_PER_CHANGE - 1)
     is_all = len(positions) == len(state.positions.of_topic.get(topic_id, ()))
     return Change(deletes=(*positions, topic) if is_all else positions)
+
+
+def _discard(state: ClusterState, topic: TopicRecord) -> Change:
+    """The next bounded step of discarding an import. Segments leave no tombstones, so that the same
+    ones may be imported again. Nothing is retired, so that nobody sweeps their objects."""
+    most = RECORDS_PER_CHANGE - 2
+    some = (*islice(_imported(state, topic), most),)
+    if len(some) == most:
+        return Change(deletes=some)
+    # Earlier versions noted the prefix when an import began.
+    noted = state.tiers.topics.get(topic.topic_id)
+    return Change(deletes=(*some, *((noted,) if noted else ()), topic))
+
+
+def _imported(state: ClusterState, topic: TopicRecord) -> Iterator[Record]:
+    for number in range(topic.partitions):
+        key = (topic.topic_id, number)
+        for segment_id in state.segments_of_partition.get(key, ()):
+            yield state.segments[segment_id]
+            if tier := state.tiers.segments.get(segment_id):
+                yield tier
+        if partition := state.partitions.get(key):
+            yield partition

@@ -126,7 +126,7 @@ class TopicRecord:
     is_deleted: bool = False
     """Nobody sees it and its name is free; its records are kept while there is grace left."""
     deleted_at_ms: int = 0
-    """By the wall clock, for people."""
+    """By the wall clock, for people. A topic that is hidden without it is being imported."""
     grace_left_ms: int = 0
     partition_counts: tuple[int, ...] = ()
     """All numbers of partitions so far, oldest first; 0 = those of before they were written down.
@@ -161,7 +161,13 @@ class TopicRecord:
     @property
     def is_kept(self) -> bool:
         """Deleted, but not yet for good."""
-        return self.is_deleted and not self.is_deleting
+        return self.is_deleted and not (self.is_deleting or self.is_import)
+
+    @property
+    def is_import(self) -> bool:
+        """Return whether it is being made of copies in object storage. Its objects are not its own
+        before it is shown: when it goes, they stay."""
+        return self.is_deleted and not self.deleted_at_ms
 
 
 @dataclass(frozen=True, slots=True)

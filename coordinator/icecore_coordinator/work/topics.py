@@ -19,7 +19,7 @@ from icecore.model import NodeId, Segment, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore.topic_settings import NOT_TIERED, Retention, SegmentSettings, Tiering
-from icecore_coordinator.decisions import topic_changes, topic_deletion
+from icecore_coordinator.decisions import tier_import, topic_changes, topic_deletion
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
 from icecore_coordinator.state.records import Change, PartitionKey, TopicRecord
@@ -196,11 +196,25 @@ class TopicActs:
             return change
 
         await self._ledger.decide(decision)
-        await self._open_partitions(found_id)
-        topic = self._ledger.state.topics.get(found_id)
-        if topic is None or not topic.is_live:
-            raise UnknownTopicError(f"topic {found_id.hex()} was deleted again")
+        topic = await self._opened(found_id)
         event(_log, logging.INFO, "topic_undeleted", topic=topic.name, topic_id=found_id)
+        return topic
+
+    async def show_imported(self, topic_id: bytes) -> TopicRecord:
+        """Show a topic whose segments have all been imported, and open its partitions.
+
+        Raises what ``tier_import.show`` raises, and UnknownTopicError when it was deleted
+        meanwhile.
+        """
+        await self._ledger.decide(lambda state: tier_import.show(state, topic_id))
+        return await self._opened(topic_id)
+
+    async def _opened(self, topic_id: bytes) -> TopicRecord:
+        """A topic that is back, once its partitions are open. Raises UnknownTopicError."""
+        await self._open_partitions(topic_id)
+        topic = self._ledger.state.topics.get(topic_id)
+        if topic is None or not topic.is_live:
+            raise UnknownTopicError(f"topic {topic_id.hex()} was deleted again")
         return topic
 
     async def _open_partitions(self, topic_id: bytes) -> None:

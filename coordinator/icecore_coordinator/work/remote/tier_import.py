@@ -18,7 +18,7 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-Undelete: TypeAlias = Callable[[str, bytes, str], Awaitable[TopicRecord]]
+Show: TypeAlias = Callable[[bytes], Awaitable[TopicRecord]]
 
 
 class TierImport:
@@ -26,13 +26,13 @@ class TierImport:
 
     Args:
         ports: The cluster.
-        undelete: Brings a topic back that is deleted and kept, as ``Topics.undelete`` does.
+        show: Shows an imported topic and opens its partitions, as ``Topics.show_imported`` does.
     """
 
-    def __init__(self, ports: WorkerPorts, undelete: Undelete) -> None:
+    def __init__(self, ports: WorkerPorts, show: Show) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
-        self._undelete = undelete
+        self._show = show
 
     async def take(
         self,
@@ -75,7 +75,7 @@ class TierImport:
             return state.topics[topic_id]
         for change in tier_import.missing_records(state, topic_id, table_revisions):
             await self._ledger.decide(partial(_as_it_is, change))
-        restored = await self._undelete("", topic_id, "")
+        restored = await self._show(topic_id)
         event(
             _log,
             logging.INFO,

@@ -5,13 +5,20 @@ from typing import Any
 
 import pytest
 
-from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
+from icecore.errors import (
+    ConflictError,
+    InvalidRequestError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
-from icecore.tier_records import TierCopy, TierState
+from icecore.tier_records import TierCopy, TierState, TierTopicRecord
 from icecore.topic_settings import KEEP_ALL, SegmentSettings, Tiering
 from icecore_coordinator.decisions import tier_import, topic_deletion
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.tiering import gone_topics
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.records import Change
 
 TOPIC = ImportedTopic(
     name="flights",
@@ -58,8 +65,7 @@ def add(state: ClusterState, *segments: ImportedSegment) -> None:
 def finish(state: ClusterState, revisions: tuple[int, ...] = ()) -> None:
     for change in tier_import.missing_records(state, TOPIC.topic_id, revisions):
         state.apply(change)
-    change, _ = topic_deletion.undelete_topic(state, "", TOPIC.topic_id)
-    state.apply(change)
+    state.apply(tier_import.show(state, TOPIC.topic_id))
 
 
 def test_a_topic_comes_back_whole() -> None:
@@ -151,3 +157,96 @@ def test_a_topic_that_is_there_stays_as_it_is() -> None:
     renamed = replace(TOPIC, name="others")
     with pytest.raises(TopicExistsError):
         tier_import.begin_import(state, renamed, nodes=1)
+    with pytest.raises(TopicExistsError, match="does not change a topic"):
+        tier_import.begin_import(state, replace(TOPIC, name="others"), nodes=1)
+
+
+def discard(state: ClusterState) -> int:
+    """Number of steps."""
+    state.apply(topic_deletion.delete_topic(state, "", TOPIC.topic_id, 7, is_now=True))
+    steps = 0
+    while change := topic_deletion.continue_delete(state, TOPIC.topic_id, 7):
+        if not change.deletes:
+            break
+        state.apply(change)
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("is_of_earlier_version", [False, True])
+def test_an_import_that_is_given_up_leaves_its_objects(is_of_earlier_version: bool) -> None:
+    state = begun()
+    if is_of_earlier_version:
+        state.apply(Change((TierTopicRecord(TOPIC.topic_id, version=1),)))
+    assert not gone_topics(state)
+    add(state, segment(3, 10, 30), segment(9, 0, 5, partition=1))
+    for change in tier_import.missing_records(state, TOPIC.topic_id, ()):
+        state.apply(change)
+    assert (TOPIC.topic_id in state.tiers.topics) == is_of_earlier_version
+    assert discard(state) == 1
+    assert not state.topics and not state.partitions and not state.segments
+    assert not state.tiers.segments and not state.tiers.topics
+    assert not gone_topics(state), "nobody empties the prefix"
+    assert not state.deleted, "the same segments may be imported again"
+
+
+def test_a_restore_may_be_repeated_once_its_import_was_discarded() -> None:
+    state = begun(1000, 1000)
+    many = [segment(number, 10 * number, 10 * number + 10) for number in range(1, 120)]
+    for at in range(0, len(many), 50):
+        add(state, *many[at : at + 50])
+    with pytest.raises(TopicExistsError, match="restore it so, or discard the import"):
+        tier_import.begin_import(state, replace(TOPIC, partitions=3), nodes=1)
+    state.apply(topic_deletion.delete_topic(state, "", TOPIC.topic_id, 7, is_now=True))
+    with pytest.raises(ConflictError, match="is being discarded, repeat the restore later"):
+        tier_import.begin_import(state, TOPIC, nodes=1)
+    with pytest.raises(ConflictError, match="not being imported"):
+        add(state, segment(500, 10, 30))
+    state.apply(topic_deletion.continue_delete(state, TOPIC.topic_id, 7))
+    assert state.topics, "a change has a bound"
+    while TOPIC.topic_id in state.topics:
+        state.apply(topic_deletion.continue_delete(state, TOPIC.topic_id, 7))
+    state.apply(tier_import.begin_import(state, replace(TOPIC, partitions=3), nodes=1))
+    add(state, *many[:50])
+    assert len(state.segments) == 50
+
+
+def test_a_repeated_restore_goes_on_where_it_stopped() -> None:
+    state = begun()
+    add(state, segment(3, 10, 30))
+    state.apply(tier_import.begin_import(state, TOPIC, nodes=1))
+    add(state, segment(3, 10, 30), segment(7, 30, 40))
+    finish(state)
+    assert not tier_import.show(state, TOPIC.topic_id).puts
+    assert sorted(state.segments) == [3, 7]
+
+
+def test_an_import_is_no_deleted_topic() -> None:
+    state = begun()
+    add(state, segment(3, 10, 30))
+    topic = state.topics[TOPIC.topic_id]
+    assert not topic.is_live and not topic_deletion.kept_topics(state)
+    assert not topic_deletion.spend_grace(state, TOPIC.topic_id, topic.version, 1 << 60).puts
+    for name, topic_id in (("", TOPIC.topic_id), ("flights", b"")):
+        with pytest.raises(UnknownTopicError):
+            topic_deletion.undelete_topic(state, name, topic_id)
+    with pytest.raises(InvalidRequestError, match=r"--now --topic-id .* keeps its objects"):
+        topic_deletion.delete_topic(state, "", TOPIC.topic_id, 7)
+
+
+def test_a_deleted_topic_is_no_import() -> None:
+    state = begun()
+    add(state, segment(3, 10, 30))
+    finish(state)
+    state.apply(topic_deletion.delete_topic(state, "flights", b"", 0))
+    assert topic_deletion.kept_topics(state), "also where the clock stands at 0"
+    with pytest.raises(TopicExistsError, match="icecore topic undelete"):
+        tier_import.begin_import(state, TOPIC, nodes=1)
+    with pytest.raises(ConflictError, match="not being imported"):
+        tier_import.show(state, TOPIC.topic_id)
+    state.apply(topic_deletion.delete_topic(state, "", TOPIC.topic_id, 0, is_now=True))
+    with pytest.raises(TopicExistsError, match="its objects go with it"):
+        tier_import.begin_import(state, TOPIC, nodes=1)
+    while TOPIC.topic_id in state.topics:
+        state.apply(topic_deletion.continue_delete(state, TOPIC.topic_id, 7))
+    assert TOPIC.topic_id in state.tiers.topics, "the sweeper has it now"
