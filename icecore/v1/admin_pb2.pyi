@@ -1581,6 +1581,7 @@ class ImportTieredRequest(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     TABLE_REVISIONS_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     segment_ids_max: _builtins.int
@@ -1601,6 +1602,10 @@ class ImportTieredRequest(_message.Message):
     def table_revisions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """that the table has, by partition; missing ones are 0"""
 
+    @_builtins.property
+    def partition_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """all that it has had, oldest first; empty = not known"""
+
     def __init__(
         self,
         *,
@@ -1612,10 +1617,11 @@ class ImportTieredRequest(_message.Message):
         segments: _abc.Iterable[Global___ImportedSegment] | None = ...,
         last: _builtins.bool = ...,
         table_revisions: _abc.Iterable[_builtins.int] | None = ...,
+        partition_counts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "last", b"last", "name", b"name", "segment_ids_max", b"segment_ids_max", "segments", b"segments", "settings", b"settings", "table_revisions", b"table_revisions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "last", b"last", "name", b"name", "partition_counts", b"partition_counts", "segment_ids_max", b"segment_ids_max", "segments", b"segments", "settings", b"settings", "table_revisions", b"table_revisions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1635,6 +1641,7 @@ class ImportedSegment(_message.Message):
     FULL_DIGEST_FIELD_NUMBER: _builtins.int
     MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
+    INDEXED_HEADERS_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     partition: _builtins.int
     generation: _builtins.int
@@ -1646,6 +1653,10 @@ class ImportedSegment(_message.Message):
     max_append_timestamp_ms: _builtins.int
     @_builtins.property
     def copy(self) -> _coordinator_pb2.TieredCopy: ...
+    @_builtins.property
+    def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """whose hashes are with each record; empty = not known"""
+
     def __init__(
         self,
         *,
@@ -1659,10 +1670,11 @@ class ImportedSegment(_message.Message):
         full_digest: _builtins.bytes = ...,
         max_append_timestamp_ms: _builtins.int = ...,
         copy: _coordinator_pb2.TieredCopy | None = ...,
+        indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "copy", b"copy", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "max_append_timestamp_ms", b"max_append_timestamp_ms", "partition", b"partition", "seal_digest", b"seal_digest", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "copy", b"copy", "end_offset", b"end_offset", "epoch", b"epoch", "full_digest", b"full_digest", "generation", b"generation", "indexed_headers", b"indexed_headers", "max_append_timestamp_ms", b"max_append_timestamp_ms", "partition", b"partition", "seal_digest", b"seal_digest", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

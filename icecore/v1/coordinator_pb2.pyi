@@ -2099,6 +2099,7 @@ class PartitionTable(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     TOPIC_SETTINGS_FIELD_NUMBER: _builtins.int
     SETTINGS_VERSION_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNTS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     topic: _builtins.str
     partition: _builtins.int
@@ -2109,6 +2110,10 @@ class PartitionTable(_message.Message):
     """how often they were altered"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]: ...
+    @_builtins.property
+    def partition_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """all that the topic has had, oldest first; 0 = not known"""
+
     def __init__(
         self,
         *,
@@ -2119,10 +2124,11 @@ class PartitionTable(_message.Message):
         segments: _abc.Iterable[Global___PublishedSegment] | None = ...,
         topic_settings: _builtins.str = ...,
         settings_version: _builtins.int = ...,
+        partition_counts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "revision", b"revision", "segments", b"segments", "settings_version", b"settings_version", "topic", b"topic", "topic_id", b"topic_id", "topic_settings", b"topic_settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "partition_counts", b"partition_counts", "revision", b"revision", "segments", b"segments", "settings_version", b"settings_version", "topic", b"topic", "topic_id", b"topic_id", "topic_settings", b"topic_settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,13 +1,17 @@
-"""A bucket that is restored into an empty cluster: several topics come back whole."""
+"""A bucket is restored into an empty cluster: topics come back whole, and look-ups are right."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from icecore import Admin
+from icecore import Admin, Consumer, Lookup, Producer
 from icecore.dev import LocalCluster
+from icecore_node.remote.format.manifest import MANIFEST, parse_manifest
+from icecore_node.remote.format.stored_settings import FOLDER, StoredSettings, settings_object
 from tests.cluster.test_tiering import cluster_of
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 from tests.support.tier_places import Place, has_store, run_cli, run_json, seal, until, until_tiered
@@ -73,3 +77,75 @@ async def test_a_bucket_of_several_topics_comes_back(tmp_path: Path, is_one_firs
             assert not found.last_error
             assert await read_all(address, name) == merged(log, more)
         assert run_json(cluster, "tier", "verify", place.url)["damaged"] == 0
+
+
+HEADERS = {"carrier": b"UA"}
+KEYS = [b"key-%d" % number for number in range(40)]
+
+
+async def send(address: str, keys: list[bytes]) -> None:
+    """A record of each key, with a header."""
+    async with Producer(address) as producer:
+        for key in keys:
+            await producer.send_wait("t", b"v", key=key, headers=HEADERS)
+        await producer.flush()
+
+
+async def answers(address: str) -> list[list[tuple[int, int]]]:
+    """Places of what is found by key, by header, and by a consumer that wants the header."""
+    found = []
+    async with Lookup(address, "t") as lookup:
+        for asked in ({"keys": KEYS}, {"headers": HEADERS}):
+            page = await lookup.find(max_count=1000, **asked)  # type: ignore[arg-type]
+            assert page.complete
+            found.append(page.records)
+    async with Consumer(address, "t", stop_at_end=True, headers=HEADERS) as consumer:
+        found.append([each async for each in consumer])
+    return [sorted((each.partition, each.offset) for each in part) for part in found]
+
+
+def age(bucket: Path) -> None:
+    """Leave manifests and settings as an earlier version wrote them."""
+    manifests = [*bucket.rglob(f"*{MANIFEST}")]
+    for each in manifests:
+        found = parse_manifest(each.read_bytes())
+        each.write_bytes(replace(found, indexed_headers=()).encode())
+    for each in bucket.glob(f"*/{FOLDER}/*.json"):
+        old = json.loads(each.read_bytes())
+        text = json.dumps(old["settings"])
+        said = StoredSettings(old["settings_version"], text)
+        ids = bytes.fromhex(old["cluster_id"]), bytes.fromhex(old["topic_id"])
+        each.write_bytes(settings_object(*ids, said))
+    assert manifests
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_old", [False, True], ids=["today", "earlier-version"])
+async def test_look_ups_find_the_same_after_a_restore(tmp_path: Path, is_old: bool) -> None:
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        await ready(cluster)
+        address = cluster.bootstrap
+        async with Admin(address) as admin:
+            await admin.create_topic(
+                "t", partitions=2, replication_factor=1, tier="on", local_retention_ms=0
+            )
+            await send(address, KEYS)
+            await until_tiered(admin, "t", is_remote=True)
+            await admin.alter_topic("t", indexed_headers=("carrier",))
+            await admin.add_partitions("t", 5)
+            await send(address, [b"other-%d" % number for number in range(60)])
+            await until_tiered(admin, "t", is_remote=True)
+        before = await answers(address)
+        assert [*map(len, before)] == [40, 100, 100]
+    if is_old:
+        age(tmp_path / "bucket")
+    with cluster_of(tmp_path / "other", place) as cluster:
+        await take_over(cluster, place)
+        assert await answers(cluster.bootstrap) == before
+        async with Admin(cluster.bootstrap) as admin:
+            [topic] = await admin.describe_topics(["t"])
+            segments = await admin.list_segments("t")
+        assert topic.earlier_partitions == ((0,) if is_old else (2,))
+        indexed = {each.settings.indexed_headers for each in segments if each.is_tiered}
+        assert indexed == ({()} if is_old else {(), ("carrier",)})

@@ -220,6 +220,7 @@ class UploadNode(QueryNode):
             segments=segments,
             topic_settings=settings.text,
             settings_version=settings.version,
+            partition_counts=settings.partition_counts,
         )
         request = pb.CommitTablesRequest(**self._head(changes), partitions=[table])
         answer = await self.service.commit_tables(request.SerializeToString(), CALL)

@@ -9,11 +9,18 @@ and the sweeper never knows of it.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
 from icecore.model import Epoch, Segment, SegmentState, check_topic_name
 from icecore.tier_records import TierCopy, TierRecord, TierState, TierTopicRecord
-from icecore.topic_settings import SETTINGS, Retention, SegmentSettings, Tiering
+from icecore.topic_settings import (
+    SETTINGS,
+    Retention,
+    SegmentSettings,
+    Tiering,
+    check_indexed_headers,
+)
 from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
 from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
@@ -45,6 +52,17 @@ class ImportedTopic:
     delete_grace_ms: int
     retention: Retention
     tiering: Tiering
+    partition_counts: tuple[int, ...] = ()
+    """All numbers of partitions that it has had, oldest first; empty = not known."""
+
+    @property
+    def known_counts(self) -> tuple[int, ...]:
+        """As records have them. Where the history does not lead to the number of partitions, it
+        begins with 0: look-ups ask all partitions."""
+        counts = self.partition_counts
+        is_known = counts[-1:] == (self.partitions,)
+        is_known &= all(one < other for one, other in pairwise(counts))
+        return counts if is_known else (0, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +70,8 @@ class ImportedSegment:
     """One of its segments, with its copy."""
 
     segment: Segment
-    """SEALED, without replicas."""
+    """SEALED, without replicas. Of its settings ``indexed_headers`` are its own; none means that
+    look-ups read all of it, so none is always right."""
     max_append_timestamp_ms: int
     attempt: int
     copy: TierCopy
@@ -110,7 +129,7 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
         is_deleted=True,
         delete_grace_ms=topic.delete_grace_ms,
         grace_left_ms=SETTINGS["delete_grace_ms"].high,
-        partition_counts=(topic.partitions,),
+        partition_counts=topic.known_counts,
         retention=topic.retention,
         tiering=topic.tiering,
         version=1,
@@ -227,6 +246,7 @@ def _check(state: ClusterState, topic: TopicRecord, each: ImportedSegment) -> No
     is_proved = not segment.full_digest or is_full_digest(segment.full_digest)
     if not is_proved or len(copy.manifest_sha256) != SHA256_BYTES:
         raise InvalidRequestError(f"{name} has no such full digest, or its manifest none")
+    check_indexed_headers(segment.settings.indexed_headers)
     if not copy.content_digest or not copy.length_bytes:
         raise InvalidRequestError(f"the copy of {name} proves nothing")
 
@@ -239,7 +259,7 @@ def _records(
         topic_id=topic.topic_id,
         topic=topic.name,
         state=SegmentState.SEALED,
-        settings=topic.settings,
+        settings=replace(topic.settings, indexed_headers=each.segment.settings.indexed_headers),
         length_bytes=each.copy.length_bytes,  # of objects: nobody knows that of the batches
         is_tiered=True,
         version=1,

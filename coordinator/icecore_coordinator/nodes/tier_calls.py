@@ -185,6 +185,7 @@ def _table(item: TableItem) -> pb.PartitionTable:
         revision=item.revision,
         topic_settings=_settings(item.topic),
         settings_version=item.topic.settings_version,
+        partition_counts=item.topic.known_counts,
         segments=map(_published, item.segments),
     )
 

@@ -4,6 +4,7 @@ Messages to values, outcomes to messages, nothing else.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
@@ -126,6 +127,7 @@ class TierAdmin:
             delete_grace_ms=grace_of(asked),
             retention=retention_with(KEEP_ALL, asked),
             tiering=tiering_with(NOT_TIERED, asked),
+            partition_counts=(*request.partition_counts,),
         )
         segments = [_segment(topic, each) for each in request.segments]
         await self._imports.take(topic, segments, request.segment_ids_max, request.attempts_max)
@@ -204,7 +206,7 @@ def _segment(topic: ImportedTopic, message: pb.ImportedSegment) -> ImportedSegme
         partition=message.partition,
         state=SegmentState.SEALED,
         epoch=Epoch(message.epoch),
-        settings=topic.settings,
+        settings=replace(topic.settings, indexed_headers=(*message.indexed_headers,)),
         generation=Generation(message.generation),
         base_offset=message.base_offset,
         end_offset=message.end_offset,

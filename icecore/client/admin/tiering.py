@@ -131,6 +131,7 @@ def _requests(
             segments=map(_segment, segments[start : start + SEGMENTS_PER_CALL]),
             last=start == starts[-1],
             table_revisions=plan["table_revisions"],
+            partition_counts=plan.get("partition_counts", ()),
         )
         for start in starts
     ]
@@ -147,6 +148,7 @@ def _segment(planned: Mapping[str, Any]) -> admin_pb2.ImportedSegment:
         seal_digest=bytes.fromhex(planned["seal_digest"]),
         full_digest=bytes.fromhex(planned["full_digest"]),
         max_append_timestamp_ms=planned["max_append_timestamp_ms"],
+        indexed_headers=planned.get("indexed_headers", ()),
         copy=coordinator_pb2.TieredCopy(
             attempt=planned["attempt"],
             manifest_sha256=bytes.fromhex(planned["manifest_sha256"]),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -146,6 +147,28 @@ async def test_numbers_of_a_plan_are_above_all_of_the_bucket(bucket: TieredFolde
     plans = (await run(bucket, "plan"))["topics"]
     assert len(plans) == 2
     assert {(each["segment_ids_max"], each["attempts_max"]) for each in plans} == {(70_000, 60)}
+
+
+async def test_a_plan_says_what_look_ups_need(bucket: TieredFolder) -> None:
+    await two(bucket)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["indexed_headers"] for each in plan["segments"]] == [(), ()]
+    assert plan["partition_counts"] == ()
+    settings = StoredSettings(1, json.dumps({"partitions": 5}), (2, 5))
+    await SettingsKeeper().keep(bucket.store, FACTS.cluster_id, FACTS.topic_id, settings)
+    manifests = [
+        await bucket.put(flights(3), 0, 5, partition=1),
+        replace(await bucket.put(flights(3), 0, 6, partition=2), indexed_headers=("carrier",)),
+    ]
+    (bucket.folder / manifests[1].key).write_bytes(manifests[1].encode())
+    for each in manifests:
+        bucket.publish(each)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert plan["problems"] == []
+    found = {each["partition"]: each["indexed_headers"] for each in plan["segments"]}
+    assert (found[1], found[2]) == ((), ("carrier",))
+    assert plan["partition_counts"] == (2, 5)
+    assert (await run(bucket, "verify"))["damaged"] == 0
 
 
 async def test_without_a_table_the_newest_copy_counts(bucket: TieredFolder) -> None:

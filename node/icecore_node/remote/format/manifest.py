@@ -22,13 +22,16 @@ from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from icecore.errors import StorageError
+from icecore.errors import InvalidRequestError, StorageError
 from icecore.model import Epoch, Generation, Segment, SegmentId
 from icecore.tier_records import ROWS, copy_name, rows_key, topic_folder
+from icecore.topic_settings import check_indexed_headers
 from icecore_node.remote.format.content_digest import is_content_digest
 from icecore_replication.digest import is_full_digest
 
 VERSION: Final = 1
+HEADERS_VERSION: Final = 2
+"""Version of a manifest that names indexed headers. All others have the form of version 1."""
 MANIFEST_BYTES_MAX: Final = 16 << 20
 PARQUET_MAGIC: Final = b"PAR1"
 MANIFEST: Final = ".manifest.json"
@@ -196,6 +199,8 @@ class Manifest:
     side: StoredObject | None = None
     raw_batches: tuple[RawBatch, ...] = ()
     """Parts of the side object."""
+    indexed_headers: tuple[str, ...] = ()
+    """Headers whose hashes are with every record. A manifest of version 1 does not say them."""
 
     @property
     def key(self) -> str:
@@ -205,7 +210,10 @@ class Manifest:
     def encode(self) -> bytes:
         """Encode the manifest as it is put."""
         body = _plain(asdict(self))
-        return _json({"version": VERSION, **body, "sha256": _own_digest(body)})
+        if not self.indexed_headers:
+            del body["indexed_headers"]
+        version = HEADERS_VERSION if self.indexed_headers else VERSION
+        return _json({"version": version, **body, "sha256": _own_digest(body)})
 
 
 def parse_manifest(data: bytes, sha256: bytes | None = None) -> Manifest:
@@ -269,7 +277,7 @@ def _object(data: bytes) -> dict[str, Any]:
     found = json.loads(data)
     if not isinstance(found, dict):
         raise ValueError("no object")
-    if found.pop("version", None) != VERSION:
+    if found.pop("version", None) not in (VERSION, HEADERS_VERSION):
         raise ValueError("another version")
     if found.pop("sha256", None) != _own_digest(found):
         raise ValueError("its own digest does not fit")
@@ -286,12 +294,13 @@ def _manifest(found: dict[str, Any]) -> Manifest:
         "index": None if index is None else _value(StoredObject, index),
         "side": None if side is None else _value(StoredObject, side),
         "raw_batches": tuple(_value(RawBatch, each) for each in found["raw_batches"]),
+        "indexed_headers": tuple(found.get("indexed_headers", ())),
     }
     nested = {name: values.pop(name) for name in [*_NESTED]}
     return Manifest(**_scalars(Manifest, values), **nested)
 
 
-_NESTED = ("facts", "parquet", "row_groups", "index", "side", "raw_batches")
+_NESTED = ("facts", "parquet", "row_groups", "index", "side", "raw_batches", "indexed_headers")
 
 
 def _value(cls: type[T], found: Any) -> T:
@@ -341,8 +350,17 @@ def _check(manifest: Manifest) -> None:
     for each, suffix in ((manifest.index, INDEX), (manifest.side, SIDE)):
         _demand(each is None or each.key == facts.key(manifest.attempt, suffix), f"{suffix} key")
     _demand((manifest.side is None) == (not manifest.raw_batches), "the side object")
+    _check_headers(manifest.indexed_headers)
     _check_places(manifest)
     _check_offsets(facts, parts)
+
+
+def _check_headers(names: tuple[Any, ...]) -> None:
+    _demand(all(isinstance(each, str) for each in names), "indexed headers")
+    try:
+        check_indexed_headers(names)
+    except InvalidRequestError as error:
+        raise TieredDamageError(f"a manifest that contradicts itself: {error.message}") from error
 
 
 def _check_places(manifest: Manifest) -> None:

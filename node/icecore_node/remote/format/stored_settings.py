@@ -14,8 +14,9 @@ may be late: by a late one, new settings could be put at a low number that was f
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from icecore.errors import ConflictError, InvalidRequestError
@@ -46,6 +47,9 @@ class StoredSettings:
 
     version: int = 0
     text: str = ""
+    partition_counts: tuple[int, ...] = ()
+    """All numbers of partitions that the topic has had, oldest first. 0 = earlier ones are not
+    known. Empty = the order does not say it."""
 
 
 def check_settings_order(settings: StoredSettings) -> None:
@@ -56,12 +60,20 @@ def check_settings_order(settings: StoredSettings) -> None:
         raise InvalidRequestError(f"settings of a topic are at most {ORDER_BYTES_MAX} bytes")
     if not 0 <= settings.version <= _NUMBER_MAX:
         raise InvalidRequestError(f"no settings have version {settings.version}")
+    if not is_history(settings.partition_counts):
+        raise InvalidRequestError(f"no topic has had {settings.partition_counts} partitions")
     try:
         is_mapping = isinstance(json.loads(settings.text), dict)
     except (ValueError, RecursionError):
         is_mapping = False
     if not is_mapping:
         raise InvalidRequestError("settings of a topic are one JSON object")
+
+
+def is_history(counts: Sequence[Any]) -> bool:
+    """Return whether these can be numbers of partitions, one after the other."""
+    is_whole = all(type(each) is int and each >= 0 for each in counts)
+    return is_whole and all(one < other for one, other in pairwise(counts))
 
 
 def settings_key(topic_id: bytes, number: int) -> str:
@@ -71,13 +83,15 @@ def settings_key(topic_id: bytes, number: int) -> str:
 
 def settings_object(cluster_id: bytes, topic_id: bytes, settings: StoredSettings) -> bytes:
     """Encode the object to put."""
-    body = {
+    body: dict[str, Any] = {
         "version": VERSION,
         "cluster_id": cluster_id.hex(),
         "topic_id": topic_id.hex(),
         "settings_version": settings.version,
         "settings": json.loads(settings.text),
     }
+    if settings.partition_counts:
+        body["partition_counts"] = [*settings.partition_counts]
     return _json({**body, "sha256": _own_digest(body)})
 
 
@@ -90,6 +104,7 @@ def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
         is_known = found["version"] == VERSION and found["topic_id"] == topic_id.hex()
         is_known &= isinstance(found["settings"], dict) and isinstance(found["cluster_id"], str)
         is_known &= type(found["settings_version"]) is int
+        is_known &= is_history(found.get("partition_counts", ()))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TieredDamageError(f"settings that can't be read: {error}") from error
     if not is_whole or not is_known:
@@ -151,6 +166,8 @@ class SettingsKeeper:
         except (ObjectMissingError, InvalidRequestError, TieredDamageError):
             return False
         is_ours = found["cluster_id"] == cluster_id.hex()
+        if settings.partition_counts and not found.get("partition_counts"):
+            return False  # an earlier version put it
         return is_ours and bool(found["settings_version"] >= settings.version)
 
 

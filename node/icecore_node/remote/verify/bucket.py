@@ -134,6 +134,8 @@ class TopicObjects:
     settings_keys: list[str] = field(default_factory=list)
     settings: dict[str, Any] | None = None
     """The newest settings that can be read; None = there are none."""
+    partition_counts: tuple[int, ...] = ()
+    """Numbers of partitions that the topic has had, as stored with them; empty = not stored."""
 
     def without_manifest(self) -> list[str]:
         """Return keys of objects that no manifest names: an upload is under way, or was not
@@ -254,7 +256,11 @@ async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
     for key in sorted(topic.settings_keys, reverse=True):
         try:
             data = await store.get_whole(key, SETTINGS_BYTES_MAX)
-            topic.settings = parse_settings(data, topic.topic_id)["settings"]
+            found = parse_settings(data, topic.topic_id)
+            topic.settings = found["settings"]
+            # Where newer settings are damaged, the topic may have had more partitions since.
+            is_newest = key == max(topic.settings_keys)
+            topic.partition_counts = (*found.get("partition_counts", ()),) if is_newest else ()
             return
         except (TieredDamageError, InvalidRequestError, ObjectMissingError) as error:
             topic.unreadable[key] = error.message

@@ -36,6 +36,8 @@ class RestoredSegment:
     length_bytes: int
     records: int
     tier_format: str
+    indexed_headers: tuple[str, ...] = ()
+    """As its manifest says; none where it does not: then all records are searched for a header."""
 
 
 @dataclass(kw_only=True)
@@ -46,6 +48,8 @@ class RestoredTopic:
     topic: str
     partitions: int
     """The highest number with a copy, plus one: partitions without any are not known here."""
+    partition_counts: tuple[int, ...] = ()
+    """All numbers of partitions that it has had, oldest first; empty = not stored."""
     table_revisions: tuple[int, ...] = ()
     """Last revision committed to the table, by partition; later ones must be above it."""
     segments: list[RestoredSegment] = field(default_factory=list)
@@ -85,7 +89,7 @@ def plan_of(
         attempts_max=bucket.attempts_max,
         segment_ids_max=bucket.segment_ids_max,
     )
-    plan.settings = found.settings
+    plan.settings, plan.partition_counts = found.settings, found.partition_counts
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
     plan.problems += _problems(bucket, found, table, counting)
     plan.problems += overlaps(counting)
@@ -150,6 +154,7 @@ def _segment(found: FoundManifest) -> RestoredSegment:
         length_bytes=found.length_bytes,
         records=manifest.records,
         tier_format=SEGMENT_FORMAT if is_as_stored else PARQUET_FORMAT,
+        indexed_headers=manifest.indexed_headers,
     )
 
 

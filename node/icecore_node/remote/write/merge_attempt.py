@@ -76,6 +76,7 @@ class MergeAttempt:
             footer_sha256=made.footer_sha256,
             row_groups=made.row_groups,
             index=await self._writer.put(facts.key(attempt, INDEX), self._parts(index)),
+            indexed_headers=(*self._indexed_headers,),
         )
         digests = SourceDigests(sources)
         uploaded = await self._writer.finish(manifest, digests.add)

@@ -9,7 +9,7 @@ are swept, and never overwritten.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Final
 
 from icecore.errors import SHORTAGES, StorageError, UnavailableError
@@ -79,11 +79,15 @@ class UploadAttempt:
     Args:
         context: The node.
         writer: Puts what is made.
+        indexed_headers: Names of those that the segment's settings index.
     """
 
-    def __init__(self, context: NodeContext, writer: CopyWriter) -> None:
+    def __init__(
+        self, context: NodeContext, writer: CopyWriter, indexed_headers: Collection[str]
+    ) -> None:
         self._context = context
         self._writer = writer
+        self._indexed_headers = indexed_headers
 
     async def run(self, facts: SegmentFacts, attempt: int, format_: str) -> Uploaded:
         """Put the segment and prove it.
@@ -110,6 +114,7 @@ class UploadAttempt:
             index=await self._put_index(facts, facts.key(attempt, INDEX)),
             side=await self._put_side(facts, facts.key(attempt, SIDE), made),
             raw_batches=made.raw_batches,
+            indexed_headers=(*self._indexed_headers,),
         )
         return await self._writer.finish(manifest)
 

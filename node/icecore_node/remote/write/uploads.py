@@ -134,8 +134,8 @@ class Uploads:
     async def _carry_out(self, order: Order, asked: UploadOrder) -> Uploaded:
         async with self._slots:
             facts = facts_of(asked.segment, self._context.identity.cluster_id)
+            headers = asked.segment.settings.indexed_headers
             if asked.sources:
-                headers = asked.segment.settings.indexed_headers
                 merging = MergeAttempt(self._context, self._writer(order.check), headers)
                 return await merging.run(facts, asked.attempt, asked.sources)
             replica = self._find(asked.segment)
@@ -146,7 +146,7 @@ class Uploads:
                     raise _not_here(replica.segment_id)
 
             check()
-            attempt = UploadAttempt(self._context, self._writer(check))
+            attempt = UploadAttempt(self._context, self._writer(check), headers)
             try:
                 return await attempt.run(facts, asked.attempt, asked.tier_format)
             except SourceDamagedError as error:

@@ -108,7 +108,7 @@ async def _answered(work: Awaitable[None]) -> common_pb2.Error:
 
 def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
     copies = [_copy(item.topic_id, item.partition, each) for each in item.segments]
-    settings = StoredSettings(item.settings_version, item.topic_settings)
+    settings = StoredSettings(item.settings_version, item.topic_settings, (*item.partition_counts,))
     return PublishedPartition(
         item.topic_id, item.topic, item.partition, item.revision, copies, settings
     )

@@ -250,3 +250,38 @@ def test_a_deleted_topic_is_no_import() -> None:
     while TOPIC.topic_id in state.topics:
         state.apply(topic_deletion.continue_delete(state, TOPIC.topic_id, 7))
     assert TOPIC.topic_id in state.tiers.topics, "the sweeper has it now"
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ((), (0, 2)),
+        ((2,), (2,)),
+        ((1, 2), (1, 2)),
+        ((0, 2), (0, 2)),
+        ((1,), (0, 2)),  # settings in the bucket were behind
+        ((1, 3), (0, 2)),
+        ((2, 1, 2), (0, 2)),
+    ],
+)
+def test_look_ups_ask_all_partitions_where_earlier_numbers_are_not_known(
+    told: tuple[int, ...], known: tuple[int, ...]
+) -> None:
+    state = ClusterState()
+    topic = replace(TOPIC, partition_counts=told)
+    state.apply(tier_import.begin_import(state, topic, nodes=1))
+    assert state.topics[TOPIC.topic_id].known_counts == known
+
+
+def test_segments_have_the_index_that_their_manifests_say() -> None:
+    state = ClusterState()
+    topic = replace(TOPIC, settings=replace(TOPIC.settings, indexed_headers=("carrier",)))
+    state.apply(tier_import.begin_import(state, topic, nodes=1))
+    state.apply(tier_import.raise_counters(state, 50, 200))
+    settings = SegmentSettings(indexed_headers=("carrier",))
+    add(state, segment(3, 10, 30), segment(7, 30, 40, settings=settings))
+    found = [state.segments[SegmentId(each)].segment.settings for each in (3, 7)]
+    assert [each.indexed_headers for each in found] == [(), ("carrier",)]
+    assert found[0].replication_factor == 1, "all else is as the topic has it"
+    with pytest.raises(InvalidRequestError, match="twice"):
+        add(state, segment(8, 40, 50, settings=SegmentSettings(indexed_headers=("x", "x"))))

@@ -101,11 +101,18 @@ async def test_an_import_says_how_many_partitions() -> None:
     with pytest.raises(InvalidRequestError, match="say its partitions"):
         await admin.import_tiered(request.SerializeToString(), context)  # type: ignore[arg-type]
     request.settings.partitions = 2
-    request.segments.add(segment_id=4, partition=1, base_offset=3, end_offset=8).copy.attempt = 6
+    request.settings.indexed_headers.append("airport")
+    request.partition_counts.extend([1, 2])
+    added = request.segments.add(segment_id=4, partition=1, base_offset=3, end_offset=8)
+    added.copy.attempt = 6
+    added.indexed_headers.append("carrier")
     await admin.import_tiered(request.SerializeToString(), context)  # type: ignore[arg-type]
     [(topic, [segment], _, attempts_max)] = imports.taken
     assert (topic.name, topic.partitions, attempts_max) == ("flights", 2, 9)
     assert (segment.segment.end_offset, segment.attempt) == (8, 6)
+    assert topic.partition_counts == (1, 2)
+    assert topic.settings.indexed_headers == ("airport",)
+    assert segment.segment.settings.indexed_headers == ("carrier",)
 
 
 async def planned(state: Cluster, **asked: Any) -> pb.PlanMergesResponse:

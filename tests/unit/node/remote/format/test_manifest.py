@@ -160,3 +160,26 @@ def test_one_written_in_another_way() -> None:
     found = json.loads(MANIFEST.encode())
     with pytest.raises(TieredDamageError, match="not in canonical form"):
         parse_manifest(json.dumps(found, separators=(",", ": ")).encode())
+
+
+def test_indexed_headers_make_it_one_of_version_2() -> None:
+    assert b"indexed_headers" not in MANIFEST.encode(), "the form of version 1 stays as it was"
+    named = replace(MANIFEST, indexed_headers=("carrier", "airport"))
+    data = named.encode()
+    assert json.loads(data)["version"] == 2
+    assert parse_manifest(data) == named
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("names", [[], ["x", "x"], [""], [7], [["x"]], "x", {"x": 1}, None, 5])
+def test_what_are_no_indexed_headers(version: int, names: Any) -> None:
+    data = rewritten(_set("indexed_headers", names))
+    with pytest.raises(TieredDamageError):
+        parse_manifest(data.replace(b'"version":1', b'"version":%d' % version, 1))
+
+
+def test_version_1_names_no_headers() -> None:
+    data = rewritten(_set("indexed_headers", ["carrier"]))
+    with pytest.raises(TieredDamageError, match="not in canonical form"):
+        parse_manifest(data)
+    assert parse_manifest(data.replace(b'"version":1', b'"version":2', 1)).indexed_headers

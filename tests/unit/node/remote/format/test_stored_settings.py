@@ -1,14 +1,18 @@
 """Settings of a topic in the bucket: the last alteration counts, whatever is late or damaged."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from icecore.errors import ConflictError
+from icecore.errors import ConflictError, InvalidRequestError
 from icecore_node.remote.format import stored_settings
 from icecore_node.remote.format.manifest import TieredDamageError
 from icecore_node.remote.format.stored_settings import (
     NEWEST_KEPT,
     SettingsKeeper,
     StoredSettings,
+    check_settings_order,
     landmarks,
     parse_settings,
     settings_key,
@@ -155,6 +159,38 @@ async def test_damage_is_gone_back_behind_and_put_again(bucket: SimBucket, damag
     assert await counts(bucket) == 1
     await keep(bucket, 2)
     assert await counts(bucket) == 2
+
+
+async def test_numbers_of_partitions_come_with_settings(bucket: SimBucket) -> None:
+    store = SimObjectStore(bucket, None)
+
+    async def stored() -> tuple[int, ...]:
+        return (await read_bucket(store)).topics[TOPIC].partition_counts
+
+    await keep(bucket, 2)  # as an earlier version does
+    assert await stored() == ()
+    settings = replace(said(2), partition_counts=(0, 2))
+    for _ in range(2):
+        await SettingsKeeper().keep(store, CLUSTER, TOPIC, settings)
+        assert numbers(bucket) == [1, 2], "an object without them is put again, once"
+    assert await stored() == (0, 2)
+    await keep(bucket, 2)
+    assert numbers(bucket) == [1, 2], "an earlier version is content with it"
+    await SettingsKeeper().keep(
+        store, CLUSTER, TOPIC, replace(said(3, 5), partition_counts=(0, 2, 5))
+    )
+    assert await stored() == (0, 2, 5)
+    bucket.objects[settings_key(TOPIC, 3)] = b"{"
+    assert await stored() == (), "there may have been more of them"
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (5, 2), (-1,), (True,), ("2",)])
+def test_what_is_no_history_of_partitions(counts: tuple[Any, ...]) -> None:
+    settings = replace(said(7), partition_counts=counts)
+    with pytest.raises(InvalidRequestError, match="no topic has had"):
+        check_settings_order(settings)
+    with pytest.raises(TieredDamageError):
+        parse_settings(settings_object(CLUSTER, TOPIC, settings), TOPIC)
 
 
 def test_each_flipped_bit_is_found_and_so_is_another_topics() -> None:

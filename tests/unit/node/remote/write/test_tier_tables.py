@@ -108,15 +108,17 @@ async def test_conflicts_are_met_with_another_try(
 
 
 async def test_settings_lie_there_before_the_table_is_said_to_be_new(node: UploadNode) -> None:
-    await node.commit(1, {}, StoredSettings(4, '{"partitions": 4}'))
+    await node.commit(1, {}, StoredSettings(4, '{"partitions": 4}', (1, 4)))
     key = settings_key(TOPIC, 1)
     found = parse_settings(node.bucket.objects[key], TOPIC)
     assert (found["settings"], found["settings_version"]) == ({"partitions": 4}, 4)
+    assert found["partition_counts"] == [1, 4]
     before = dict(node.bucket.objects)
     for bad in (
         StoredSettings(1, "[]"),
         StoredSettings(1, "{"),
         StoredSettings(1 << 63, "{}"),
+        StoredSettings(1, "{}", (4, 2)),
         StoredSettings(1, '{"x": "' + "x" * (33 << 10) + '"}'),
     ):
         assert (await node.commit(2, {}, bad)).reason == "INVALID_REQUEST"

@@ -80,6 +80,17 @@ async def test_a_segment_without_index_is_copied_all_the_same(
     assert (await node.manifest(segment, result.copy)).index is None
 
 
+async def test_a_manifest_says_which_headers_are_indexed(node: UploadNode) -> None:
+    segment = node.sealed()
+    settings = replace(segment.settings, indexed_headers=("carrier",))
+    for attempt, (each, wanted) in enumerate(
+        [(segment, ()), (segment.changed(settings=settings), ("carrier",))], 1
+    ):
+        result = await node.upload(each, attempt)
+        assert not result.error.reason
+        assert (await node.manifest(each, result.copy)).indexed_headers == wanted
+
+
 async def test_it_waits_for_the_index(node: UploadNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.wait(index_look_ms=10)
     verify, looks = node.store.index.verify, list[int]()
