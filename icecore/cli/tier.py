@@ -170,7 +170,8 @@ def restore(
     """
     session = session_of(context)
     arguments = [*_topics(topic), *_where(region, endpoint)]
-    found = _run(session, ["plan", url, *arguments, *["--skip-gaps"] * skip_gaps])
+    arguments += ["--partitions", str(partitions), *["--skip-gaps"] * skip_gaps]
+    found = _run(session, ["plan", url, *arguments])
     problems = [f"{each['topic']}: {what}" for each in found["topics"] for what in each["problems"]]
     if dry_run:
         _show_plan(session, found, problems)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from icecore.errors import ConfigurationError, IcecoreError, WrongClusterError
+from icecore.topic_settings import SETTINGS
 from icecore_node.io.executor import ThreadExecutor
 
 try:
@@ -127,7 +128,9 @@ class BucketCommands:
         for topic in bucket.topics.values():
             table = None
             if topic.has_table:
-                table = await self._executor.run(look_at_table, self._settings, topic.topic_id)
+                table = await self._executor.run(
+                    look_at_table, self._settings, topic.topic_id, self._partitions(topic)
+                )
             names = {name_of(topic, table), str(UUID(bytes=topic.topic_id))}
             if not self._given.topic or names & {*self._given.topic}:
                 found.append((topic, table))
@@ -137,6 +140,13 @@ class BucketCommands:
                 f"nothing of topic {', '.join(sorted(left))} is in {self._given.url}"
             )
         return found
+
+    def _partitions(self, topic: TopicObjects) -> int:
+        """Partitions whose revisions are asked for. Only a plan needs those without objects."""
+        if self._given.command != "plan":
+            return 0
+        known = max(int(self._given.partitions), topic.partitions())
+        return min(known, int(SETTINGS["partitions"].high))
 
     def _about(self, bucket: Bucket) -> dict[str, Any]:
         return {
@@ -212,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--progress", action="store_true", help="tell on stderr")
         each.add_argument("--published", action="store_true", help="what metadata say is on stdin")
         each.add_argument("--skip-gaps", action="store_true", help="begin behind the last hole")
+        each.add_argument("--partitions", type=int, default=0, help="how many a topic had")
         each.add_argument("--cluster", default="", help="who takes it over")
         each.add_argument("--old", default="", help="whose it is thought to be")
     return parser

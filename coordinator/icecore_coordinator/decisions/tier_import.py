@@ -305,7 +305,8 @@ def _is_same(state: ClusterState, known: SegmentRecord, each: ImportedSegment) -
 def missing_records(
     state: ClusterState, topic_id: bytes, table_revisions: Sequence[int]
 ) -> list[Change]:
-    """Records of partitions whose segments have all come, in changes of bounded size.
+    """Records of partitions whose segments have all come, and of those without any whose table is
+    ahead of a new one; in changes of bounded size.
 
     Args:
         state: The cluster.
@@ -320,9 +321,13 @@ def missing_records(
         ids = state.segments_of_partition.get((topic_id, number), {})
         segments = sorted((state.segments[each].segment for each in ids), key=_base_offset)
         _check_whole(number, segments)
-        if segments and (topic_id, number) not in state.partitions:
-            known = table_revisions[number] if number < len(table_revisions) else 0
+        known = table_revisions[number] if number < len(table_revisions) else 0
+        if (topic_id, number) in state.partitions:
+            continue
+        if segments:
             found.append(_partition(topic_id, number, segments, known))
+        elif known:
+            found.append(_empty_partition(topic_id, number, known))
     return [
         Change((*found[at : at + RECORDS_PER_CHANGE],))
         for at in range(0, len(found), RECORDS_PER_CHANGE)
@@ -354,6 +359,17 @@ def _partition(
         next_base_offset=segments[-1].end_offset,
         last_epoch=Epoch(max(each.epoch for each in segments)),
         tier_revision=table_revision + 1,
+        table_revision=table_revision,
+        version=1,
+    )
+
+
+def _empty_partition(topic_id: bytes, number: int, table_revision: int) -> PartitionRecord:
+    """All of it was deleted: its table has nothing, and takes only later revisions."""
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition=number,
+        tier_revision=table_revision,
         table_revision=table_revision,
         version=1,
     )

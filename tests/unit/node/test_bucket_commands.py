@@ -14,6 +14,7 @@ from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.access import MARKER_KEY, marker_of
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings, settings_key
+from icecore_node.remote.format.topic_table import TopicTable
 from tests.support.tiered import FACTS, flights, undecodable
 from tests.support.tiered_folder import TieredFolder
 
@@ -169,6 +170,24 @@ async def test_a_plan_says_what_look_ups_need(bucket: TieredFolder) -> None:
     assert (found[1], found[2]) == ((), ("carrier",))
     assert plan["partition_counts"] == (2, 5)
     assert (await run(bucket, "verify"))["damaged"] == 0
+
+
+async def test_an_empty_partition_has_a_revision_of_its_table(bucket: TieredFolder) -> None:
+    await two(bucket)
+    gone = await bucket.put(flights(1), 0, 5, partition=6)
+    bucket.publish(gone)
+    for each in (gone.key, gone.parquet.key):
+        (bucket.folder / each).unlink()
+    table = TopicTable(bucket.settings, FACTS.cluster_id, FACTS.topic_id, FACTS.topic)
+    table.bring_to(6, 7, [], [], 1_700_000_000_000)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert plan["table_revisions"] == (0, 0, 0, 1), "nothing says that there is another partition"
+    [plan] = (await run(bucket, "plan", "--partitions", "7"))["topics"]
+    assert plan["table_revisions"] == (0, 0, 0, 1, 0, 0, 7)
+    settings = StoredSettings(1, json.dumps({"partitions": 8}), (4, 8))
+    await SettingsKeeper().keep(bucket.store, FACTS.cluster_id, FACTS.topic_id, settings)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert plan["table_revisions"] == (0, 0, 0, 1, 0, 0, 7, 0)
 
 
 async def test_without_a_table_the_newest_copy_counts(bucket: TieredFolder) -> None:

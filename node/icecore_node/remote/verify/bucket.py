@@ -137,6 +137,12 @@ class TopicObjects:
     partition_counts: tuple[int, ...] = ()
     """Numbers of partitions that the topic has had, as stored with them; empty = not stored."""
 
+    def partitions(self) -> int:
+        """Return how many partitions the topic has, as far as settings and keys say it."""
+        said = (self.settings or {}).get("partitions", 0)
+        numbers = (int(_partition_of(each)) + 1 for each in self.sizes)
+        return max([said if type(said) is int else 0, *self.partition_counts, *numbers])
+
     def without_manifest(self) -> list[str]:
         """Return keys of objects that no manifest names: an upload is under way, or was not
         finished."""
@@ -177,6 +183,11 @@ class Bucket:
         no owner."""
         found = manifest.facts.cluster_id.hex()
         return not self.cluster_id or found in (self.cluster_id, *self.earlier)
+
+
+def _partition_of(key: str) -> str:
+    """The number of a partition in the key of an upload's object."""
+    return key.split("/")[-2]
 
 
 async def read_bucket(

@@ -28,7 +28,8 @@ class TableLook:
     paths: frozenset[str]
     """Paths of its objects below the topic's folder."""
     revisions: tuple[int, ...]
-    """Revision of the last commit, by partition; 0 = never."""
+    """Revision of the last commit, by partition; 0 = never. Partitions without objects have one,
+    too."""
 
     @property
     def cluster_id(self) -> str:
@@ -36,8 +37,16 @@ class TableLook:
         return self.about.removeprefix(_OURS).split(" ")[0] if self.about.startswith(_OURS) else ""
 
 
-def look_at_table(settings: StoreSettings, topic_id: bytes) -> TableLook | None:
+def look_at_table(
+    settings: StoreSettings, topic_id: bytes, partitions: int = 0
+) -> TableLook | None:
     """The table of a topic; None when there is none.
+
+    Args:
+        settings: Where the bucket is.
+        topic_id: Of the topic.
+        partitions: How many it has, as far as it is known. The table names no partition of which
+            it has no object.
 
     Raises:
         ObjectStoreError: The log can't be read, or the store refuses.
@@ -48,15 +57,15 @@ def look_at_table(settings: StoreSettings, topic_id: bytes) -> TableLook | None:
         if table is None:
             return None
         paths = frozenset(pa.table(table.get_add_actions()).column("path").to_pylist())
-        about, revisions = table.metadata(), _revisions(table, paths)
+        about, revisions = table.metadata(), _revisions(table, paths, partitions)
     except (DeltaError, OSError) as error:
         raise translated(error, f"the table of topic {topic_id.hex()}") from error
     return TableLook(about.name or "", about.description or "", paths, revisions)
 
 
-def _revisions(table: DeltaTable, paths: frozenset[str]) -> tuple[int, ...]:
+def _revisions(table: DeltaTable, paths: frozenset[str], partitions: int) -> tuple[int, ...]:
     numbers = [int(each.split("/")[0]) for each in paths if each.split("/")[0].isdecimal()]
-    count = max(numbers, default=-1) + 1
+    count = max(partitions, max(numbers, default=-1) + 1)
     return tuple(table.transaction_version(app_id_of(each)) or 0 for each in range(count))
 
 

@@ -17,7 +17,7 @@ from icecore.topic_settings import KEEP_ALL, SegmentSettings, Tiering
 from icecore_coordinator.decisions import tier_import, topic_deletion
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
 from icecore_coordinator.decisions.tiering import gone_topics
-from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.cluster_state import ClusterState, next_of, next_revision
 from icecore_coordinator.state.records import Change
 
 TOPIC = ImportedTopic(
@@ -285,3 +285,15 @@ def test_segments_have_the_index_that_their_manifests_say() -> None:
     assert found[0].replication_factor == 1, "all else is as the topic has it"
     with pytest.raises(InvalidRequestError, match="twice"):
         add(state, segment(8, 40, 50, settings=SegmentSettings(indexed_headers=("x", "x"))))
+
+
+def test_the_table_of_an_empty_partition_goes_on_behind_its_revision() -> None:
+    state = begun()
+    add(state, segment(9, 0, 5, partition=1))
+    finish(state, (7, 3))
+    empty, other = (state.partitions[TOPIC.topic_id, number] for number in (0, 1))
+    assert (empty.table_revision, empty.tier_revision) == (7, 7)
+    assert (empty.log_start_offset, empty.next_base_offset) == (0, 0)
+    assert (other.table_revision, other.tier_revision) == (3, 4)
+    [after] = next_revision(state, (TOPIC.topic_id, 0))
+    assert after.tier_revision == 8
