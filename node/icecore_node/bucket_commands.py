@@ -142,8 +142,8 @@ class BucketCommands:
         return found
 
     def _partitions(self, topic: TopicObjects) -> int:
-        """Partitions whose revisions are asked for. Only a plan needs those without objects."""
-        if self._given.command != "plan":
+        """Partitions whose revisions are asked for, also those without objects."""
+        if self._given.command not in ("plan", "verify"):
             return 0
         known = max(int(self._given.partitions), topic.partitions())
         return min(known, int(SETTINGS["partitions"].high))

@@ -15,6 +15,7 @@ from icecore_node.remote.access import MARKER_KEY, marker_of
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings, settings_key
 from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.verify.bucket import EARLIER_PREFIX
 from tests.support.tiered import FACTS, flights, undecodable
 from tests.support.tiered_folder import TieredFolder
 
@@ -188,6 +189,54 @@ async def test_an_empty_partition_has_a_revision_of_its_table(bucket: TieredFold
     await SettingsKeeper().keep(bucket.store, FACTS.cluster_id, FACTS.topic_id, settings)
     [plan] = (await run(bucket, "plan"))["topics"]
     assert plan["table_revisions"] == (0, 0, 0, 1, 0, 0, 7, 0)
+
+
+async def test_what_follows_the_table_counts(bucket: TieredFolder) -> None:
+    first, second = await two(bucket)
+    third = await bucket.put(flights(2), second.facts.end_offset, 3)
+    rowless = await bucket.put([undecodable()], third.facts.end_offset, 4)
+    await bucket.put(flights(1), rowless.facts.end_offset, 5)
+    last = await bucket.put(flights(1), rowless.facts.end_offset, 6)  # another try
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["attempt"] for each in plan["segments"]] == [1, 2, 3, 4, 6]
+    assert (plan["problems"], plan["left_out"]) == ([], [])
+    [topic] = (await run(bucket, "verify"))["topics"]
+    assert {each["attempt"] for each in topic["copies"] if each["is_published"]} == {1, 2, 3, 4, 6}
+    assert sum("which does not name it (yet)" in each for each in topic["strange"]) == 2
+    damage(bucket, last.parquet.key)
+    assert (await run(bucket, "verify"))["damaged"] == 1
+    assert first.facts.cluster_id == last.facts.cluster_id
+
+
+async def test_what_may_be_another_record_at_its_offset_does_not_count(
+    bucket: TieredFolder,
+) -> None:
+    _, second = await two(bucket)
+    hole = await bucket.put(flights(1), second.facts.end_offset + 5, 9)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["attempt"] for each in plan["segments"]] == [1, 2]
+    assert plan["problems"] == []
+    assert len(plan["left_out"]) == 1 and hole.key in plan["left_out"][0]
+    await bucket.store.put_if_absent(f"{EARLIER_PREFIX}/{(b'e' * 16).hex()}", b"")
+    earlier = await bucket.put(flights(1), second.facts.end_offset, 8, cluster_id=b"e" * 16)
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["attempt"] for each in plan["segments"]] == [1, 2]
+    assert any(earlier.key in each for each in plan["left_out"])
+
+
+async def test_what_is_older_than_the_table_does_not_follow_it(bucket: TieredFolder) -> None:
+    first = await bucket.put(flights(2), 0, 7)
+    bucket.publish(first)
+    await bucket.put(flights(1), first.facts.end_offset, 6)
+    emptied = await bucket.put(flights(1), 0, 8, partition=1)
+    bucket.publish(emptied)
+    TopicTable(bucket.settings, FACTS.cluster_id, FACTS.topic_id, FACTS.topic).bring_to(
+        1, 9, [], [], 1_700_000_000_000
+    )
+    await bucket.put(flights(1), 0, 10, partition=2)  # its table was never committed
+    [plan] = (await run(bucket, "plan"))["topics"]
+    found = [(each["partition"], each["attempt"]) for each in plan["segments"]]
+    assert found == [(2, 10), (FACTS.partition, 7)]
 
 
 async def test_without_a_table_the_newest_copy_counts(bucket: TieredFolder) -> None:

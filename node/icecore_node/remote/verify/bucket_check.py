@@ -16,6 +16,7 @@ from icecore_node.ports import Executor
 from icecore_node.remote.format.manifest import Manifest, TieredDamageError
 from icecore_node.remote.format.tiered_segment import open_tiered
 from icecore_node.remote.store.object_store import ObjectMissingError, ObjectTooShortError
+from icecore_node.remote.verify.behind_table import copies_behind, passed_over
 from icecore_node.remote.verify.bucket import Bucket, CountingStore, FoundManifest, TopicObjects
 from icecore_node.remote.verify.table_look import TableLook
 
@@ -101,13 +102,16 @@ class BucketCheck:
             has_table=table is not None,
         )
         report.strange += strangers(self._bucket, found)
-        counting = published_of(found, table, published)
+        counting = published_of(self._bucket, found, table, published)
         for each in found.manifests:
             report.copies.append(await self._copy(found, each, each in counting))
         report.damage += unreadable(found, table, published)
         report.damage += differences(found, table, published, counting)
         report.damage += overlaps(counting)
         report.strange += gaps(counting)
+        if published is None and table is not None:
+            report.strange += unnamed(table, counting)
+            report.strange += passed_over(found, counting)
         return report
 
     async def _copy(
@@ -161,17 +165,22 @@ def name_of(found: TopicObjects, table: TableLook | None) -> str:
 
 
 def published_of(
-    found: TopicObjects, table: TableLook | None, published: Published | None = None
+    bucket: Bucket,
+    found: TopicObjects,
+    table: TableLook | None,
+    published: Published | None = None,
 ) -> list[FoundManifest]:
     """Return the copies that count, by partition and offset.
 
-    Metadata say it, else the table. Where there is neither, the newest copy of each offset does: a
-    manifest is put only when all of its objects were read back and proved.
+    Metadata say it, else the table, and what follows it (``behind_table``). Where there is neither,
+    the newest copy of each offset does: a manifest is put only when all of its objects were read
+    back and proved.
     """
     if published is not None:
         counting = [each for each in found.manifests if _numbers(each) in published]
     elif table is not None:
         counting = [each for each in found.manifests if each.path in table.paths]
+        counting += copies_behind(bucket, found, table)
         rowless = [each for each in found.manifests if not each.manifest.row_groups]
         counting += _filling(counting, rowless)
     else:
@@ -253,6 +262,13 @@ def differences(
         yield f"{path}: published, and not in the table (yet)"
     for path in sorted((named - rowful) & {each.path for each in found.manifests}):
         yield f"{path}: in the table (still), and not published"
+
+
+def unnamed(table: TableLook, counting: list[FoundManifest]) -> Iterator[str]:
+    """Yield copies that count and that the table does not name yet."""
+    for each in counting:
+        if each.manifest.row_groups and each.path not in table.paths:
+            yield f"{each.path}: it follows what the table names, which does not name it (yet)"
 
 
 def overlaps(counting: list[FoundManifest]) -> Iterator[str]:

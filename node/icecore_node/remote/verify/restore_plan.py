@@ -12,6 +12,7 @@ from typing import Any
 
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.remote.format.manifest import Manifest
+from icecore_node.remote.verify.behind_table import passed_over
 from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects
 from icecore_node.remote.verify.bucket_check import name_of, overlaps, published_of
 from icecore_node.remote.verify.table_look import TableLook
@@ -62,7 +63,8 @@ class RestoredTopic:
     problems: list[str] = field(default_factory=list)
     """Reasons why the topic can't be restored as it is."""
     left_out: list[str] = field(default_factory=list)
-    """Copies in front of a hole, which are there and not restored; settings that can't be read."""
+    """Copies in front of a hole or behind the table, which are there and not restored; settings
+    that can't be read."""
     settings: dict[str, Any] | None = None
     """Settings as JSON of ``TopicSettings``; None = none are stored, as beside copies of earlier
     versions."""
@@ -80,7 +82,7 @@ def plan_of(
         skip_gaps: Whether a partition with a hole begins behind its last one, instead of not being
             restored.
     """
-    counting = published_of(found, table)
+    counting = published_of(bucket, found, table)
     plan = RestoredTopic(
         topic_id=found.topic_id.hex(),
         topic=name_of(found, table),
@@ -91,6 +93,7 @@ def plan_of(
     )
     plan.settings, plan.partition_counts = found.settings, found.partition_counts
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
+    plan.left_out += passed_over(found, counting) if table is not None else ()
     plan.problems += _problems(bucket, found, table, counting)
     plan.problems += overlaps(counting)
     for _, some in groupby(counting, key=lambda each: each.manifest.facts.partition):

@@ -31,6 +31,10 @@ class TableLook:
     """Revision of the last commit, by partition; 0 = never. Partitions without objects have one,
     too."""
 
+    def revision(self, partition: int) -> int:
+        """Return the revision of a partition; 0 = never committed."""
+        return self.revisions[partition] if partition < len(self.revisions) else 0
+
     @property
     def cluster_id(self) -> str:
         """Id of the cluster in hexadecimal; empty when it is no table of ours."""

@@ -1,0 +1,77 @@
+"""Copies that follow what a table names, and that the table does not name yet.
+
+A table is brought up to date after a copy was published, and a failure may keep it behind. So
+copies behind the last offset that it names count, as long as they follow without a hole. What was
+retired lies in front of that offset. Leftovers of an earlier cluster may have offsets that were
+given out again: they never count.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects
+from icecore_node.remote.verify.table_look import TableLook
+
+
+def copies_behind(bucket: Bucket, found: TopicObjects, table: TableLook) -> list[FoundManifest]:
+    """Return the copies with rows that follow what the table names, partition by partition."""
+    ours = [each for each in found.manifests if bucket.is_ours(each.manifest)]
+    newest = max(ours, key=_attempt, default=None)
+    if newest is None:
+        return []
+    last_cluster = newest.manifest.facts.cluster_id
+    by_partition: dict[int, list[FoundManifest]] = {}
+    for each in ours:
+        if not each.manifest.row_groups or each.manifest.facts.cluster_id == last_cluster:
+            by_partition.setdefault(each.manifest.facts.partition, []).append(each)
+    chosen: list[FoundManifest] = []
+    for number, copies in sorted(by_partition.items()):
+        chosen += _following(copies, _named(found, table, number), table.revision(number))
+    return chosen
+
+
+def _named(found: TopicObjects, table: TableLook, number: int) -> list[FoundManifest]:
+    return [
+        each
+        for each in found.manifests
+        if each.path in table.paths and each.manifest.facts.partition == number
+    ]
+
+
+def _following(
+    copies: Sequence[FoundManifest], named: Sequence[FoundManifest], revision: int
+) -> Iterator[FoundManifest]:
+    """Yield copies with rows, each from the end of the one before. Batches without rows may lie
+    between them."""
+    highest = max(map(_attempt, named), default=0)
+    others = [each for each in copies if not each.manifest.row_groups or _attempt(each) > highest]
+    # Of copies with one base the one of the newest attempt is last, and stays.
+    by_base = {each.manifest.facts.base_offset: each for each in sorted(others, key=_attempt)}
+    if named:
+        offset = max(each.manifest.facts.end_offset for each in named)
+    elif revision or not by_base:
+        return  # all that it ever named is gone
+    else:
+        offset = min(by_base)
+    while (each := by_base.get(offset)) is not None:
+        if each.manifest.row_groups:
+            yield each
+        offset = each.manifest.facts.end_offset
+
+
+def passed_over(found: TopicObjects, counting: Sequence[FoundManifest]) -> Iterator[str]:
+    """Yield copies with rows behind all that counts of their partition."""
+    ends: dict[int, int] = {}
+    for each in counting:
+        facts = each.manifest.facts
+        ends[facts.partition] = max(facts.end_offset, ends.get(facts.partition, 0))
+    for each in found.manifests:
+        facts = each.manifest.facts
+        if each.manifest.row_groups and facts.base_offset >= ends.get(facts.partition, 0):
+            yield (
+                f"{each.manifest.key}: no table names it, and it does not follow what counts of "
+                "its partition, or is of an earlier cluster"
+            )
+
+
+def _attempt(found: FoundManifest) -> int:
+    return found.manifest.attempt
