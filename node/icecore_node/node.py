@@ -105,7 +105,7 @@ class Node:
         remote: RemotePorts | None = None,
     ) -> None:
         self._folder = folder
-        self.tier = TierAccess(tier, rng, metrics, settings.timing)
+        self.tier = TierAccess(tier, settings.node_id, metrics, settings.timing)
         self._remote_ports = remote
         self.context = NodeContext(
             settings=settings,

@@ -8,6 +8,7 @@ import pytest
 
 from icecore.errors import InvalidRequestError
 from icecore_node.remote.store.object_store import (
+    PROBE_PREFIX,
     ObjectExistsError,
     ObjectMissingError,
     ObjectStore,
@@ -153,5 +154,10 @@ class ObjectStoreConformance:
 
     async def test_the_probe_leaves_nothing(self, store: ObjectStore) -> None:
         await check_store(store, "node-1")
+        await check_store(store, "node-1")
+        assert await keys_below(store, "") == {}
+
+    async def test_a_probe_that_was_left_is_removed(self, store: ObjectStore) -> None:
+        await store.put_if_absent(f"{PROBE_PREFIX}/node-1", b"node-1, before it died")
         await check_store(store, "node-1")
         assert await keys_below(store, "") == {}

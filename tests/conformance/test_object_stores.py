@@ -15,6 +15,7 @@ import obstore
 import pytest
 
 from icecore.errors import ConfigurationError
+from icecore.model import NodeId
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.metrics import NodeMetrics
 from icecore_node.remote.access import TierAccess
@@ -32,9 +33,9 @@ from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from icecore_node.timing import NodeTiming
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
 from tests.simulation.object_store import SimBucket, SimObjectStore
-from tests.support.s3 import ALL, S3Server, s3_credentials
+from tests.support.mini_s3 import running_mini_s3
+from tests.support.s3 import ALL, REGION, S3Server, s3_credentials
 from tests.support.s3_servers import SERVERS
-from tests.support.upload_setup import Chance
 
 WHY = {
     "bucket": (ObjectStoreSetupError, "the bucket does not exist"),
@@ -44,7 +45,7 @@ WHY = {
     "region": (ObjectStoreSetupError, "the region is wrong"),
     "only reading": (
         ObjectDeniedError,
-        "the object store refuses _icecore/cluster.json: check the credentials",
+        "can't write objects: the object store refuses _icecore/probe/-1: check the credentials",
     ),
     "no deleting": (ObjectDeniedError, "can't delete objects: the object store refuses"),
 }
@@ -272,7 +273,7 @@ class TestS3(ObjectStoreConformance):
             "endpoint": {"endpoint": "http://127.0.0.1:9"},
             "region": {"region": "x"},
         }
-        access = TierAccess(None, Chance(), NodeMetrics(), NodeTiming())
+        access = TierAccess(None, NodeId(1), NodeMetrics(), NodeTiming())
         error, text = WHY[wrong]
         async with opened(replace(s3, **changes.get(wrong, {}))) as store:
             with pytest.raises(error, match=re.escape(text)):
@@ -283,6 +284,27 @@ class TestS3(ObjectStoreConformance):
             await store.put_if_absent("a", b"1")
             assert [each async for each in beside.list("")] == []
             assert [each async for each in store.list("")] == [ObjectInfo("a", 1)]
+
+
+async def test_a_server_that_ignores_conditional_puts_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in s3_credentials().items():
+        monkeypatch.setenv(name, value)
+    access = TierAccess(None, NodeId(1), NodeMetrics(), NodeTiming())
+    with running_mini_s3(is_conditional=False) as server:
+        s3 = StoreSettings(url="s3://b/p", region=REGION, endpoint=server.endpoint)
+        async with opened(s3) as store:
+            with pytest.raises(ObjectStoreSetupError, match="ignores conditional puts"):
+                await access.look(store)
+            assert server.objects == {}
+            server.is_conditional = True
+            await access.look(store)
+            assert [*server.objects] == ["p/_icecore/cluster.json"]
+            server.is_conditional = False  # another proxy, between two looks
+            with pytest.raises(ObjectStoreSetupError, match="ignores conditional puts"):
+                await access.look(store)
+            assert [*server.objects] == ["p/_icecore/cluster.json"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from icecore.model import (
     Epoch,
     Generation,
     Incarnation,
+    NodeId,
     Segment,
     SegmentId,
     SegmentState,
@@ -76,7 +77,7 @@ class UploadNode(QueryNode):
         shared.settings = SimpleNamespace(**fields, timing=NodeTiming())
         shared.identity.register(CLUSTER, Incarnation(11), CoordinatorEpoch(1))
         self.orders = Orders(self.context.identity)
-        self.access = TierAccess(self.tier, cast(Any, Chance()), self.context.metrics, NodeTiming())
+        self.access = TierAccess(self.tier, NodeId(1), self.context.metrics, NodeTiming())
         reading = ReplicaReading(self.context, cast(Any, self))
         self.uploads = Uploads(
             self.context, self.access, self.table, self.orders, reading, cast(Any, self)

@@ -19,14 +19,15 @@ from icecore.errors import (
     UnsupportedError,
     WrongClusterError,
 )
+from icecore.model import NodeId
 from icecore.process.log import event
-from icecore.rpc.ports import Rng
 from icecore_node.metrics import NodeMetrics
 from icecore_node.remote.ports import Table, TierPorts
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectExistsError,
     ObjectInfo,
+    ObjectMissingError,
     ObjectStore,
     ObjectStoreSetupError,
     check_store,
@@ -45,21 +46,20 @@ class TierAccess:
 
     Args:
         ports: The object store; None when the node has none.
-        rng: Makes names of probes.
+        node_id: Id of the node, which names its probes.
         metrics: Show whether the store is up.
         timing: Says how often the store is checked: credentials may expire, or their rights may
             change.
     """
 
     def __init__(
-        self, ports: TierPorts | None, rng: Rng, metrics: NodeMetrics, timing: NodeTiming
+        self, ports: TierPorts | None, node_id: NodeId, metrics: NodeMetrics, timing: NodeTiming
     ) -> None:
         self._ports = ports
-        self._rng = rng
+        self._node_id = node_id
         self._metrics = metrics
         self._timing = timing
         self._cluster_id = b""
-        self._is_proved = False
         self._problem: IcecoreError | None = (
             UnsupportedError("this node has no object store: its setting tier_url is empty")
             if ports is None
@@ -114,26 +114,27 @@ class TierAccess:
             await asyncio.sleep(self._timing.store_look_ms / 1000)
 
     async def look(self, store: ObjectStore) -> None:
-        """Prove that it can be used, and that it is ours.
+        """Prove that it can be used, and that it is ours. Repeated at each look: credentials may
+        expire, and the way to a store may lead through another proxy.
 
         Raises:
             WrongClusterError: Another cluster was first here.
             ObjectStoreError, ObjectStoreBusyError: As the store says it.
         """
-        mine = marker_of(self._cluster_id)
+        with contextlib.suppress(ObjectMissingError):
+            await self._check_owner(store)  # before anything is written
+        await check_store(store, f"{self._cluster_id.hex()}-{self._node_id}")
         with contextlib.suppress(ObjectExistsError):
-            await store.put_if_absent(MARKER_KEY, mine)
-        found = await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX)
-        if found == mine:
-            if not self._is_proved:
-                await check_store(store, f"{self._cluster_id.hex()}-{self._rng.bytes(8).hex()}")
-            self._is_proved = True
-            return
-        owner = owner_of(found)
-        raise WrongClusterError(
-            f"the object store belongs to cluster {owner}, this node is of cluster "
-            f"{self._cluster_id.hex()}: give each cluster a prefix of its own in tier_url"
-        )
+            await store.put_if_absent(MARKER_KEY, marker_of(self._cluster_id))
+        await self._check_owner(store)
+
+    async def _check_owner(self, store: ObjectStore) -> None:
+        owner = owner_of(await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX))
+        if owner != self._cluster_id.hex():
+            raise WrongClusterError(
+                f"the object store belongs to cluster {owner}, this node is of cluster "
+                f"{self._cluster_id.hex()}: give each cluster a prefix of its own in tier_url"
+            )
 
 
 def marker_of(cluster_id: bytes) -> bytes:

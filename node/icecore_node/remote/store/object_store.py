@@ -8,7 +8,8 @@ compares.
 """
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -33,6 +34,7 @@ __all__ = [
 
 KEY_CHARACTERS_MAX: Final = 512
 PROBE_PREFIX: Final = "_icecore/probe"
+PROBE_BYTES_MAX: Final = 1024
 _KEY = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*")
 
 ByteRange: TypeAlias = tuple[int, int]
@@ -144,26 +146,62 @@ def check_length(key: str, size_bytes: int, bytes_max: int) -> None:
 
 
 async def check_store(store: ObjectStore, probe_id: str) -> None:
-    """Prove at the start that a store can be written, listed, read and cleaned.
+    """Prove that a store can be written, listed, read and cleaned, and that it keeps what is there.
 
     Args:
         store: The store in the settings.
-        probe_id: A name that no other caller uses.
+        probe_id: A name that no other caller uses, and this one always: a call that fails may leave
+            its probe, and the next one removes it.
 
     Raises:
+        ObjectStoreSetupError: It ignores conditional puts.
         ObjectStoreError: As the store says it, with what was tried when it failed.
     """
     key, content = f"{PROBE_PREFIX}/{probe_id}", probe_id.encode()
-    step = "write"
-    try:
-        await store.put_if_absent(key, content)
-        step = "read"
-        if await store.get_whole(key, len(content)) != content:
-            raise ObjectStoreError("it returns other bytes than were put")
-        step = "list"
+    other = b"another " + content
+    await _put_probe(store, key, content)
+    with _trying("write"):
+        is_kept = await _is_refused(store, key, other)
+    with _trying("read"):
+        found = await store.get_whole(key, PROBE_BYTES_MAX)
+    with _trying("list"):
         async for _ in store.list(PROBE_PREFIX):
             pass
-        step = "delete"
+    with _trying("delete"):
         await store.delete(key)
+    if not is_kept or found == other:
+        raise ObjectStoreSetupError(
+            "this store ignores conditional puts (If-None-Match): two clusters could overwrite "
+            "each other; use a store that has them"
+        )
+    if found != content:
+        raise ObjectStoreError("can't read objects: it returns other bytes than were put")
+
+
+async def _put_probe(store: ObjectStore, key: str, content: bytes) -> None:
+    """Put it in the place of one that was left."""
+    with _trying("write"):
+        if not await _is_refused(store, key, content):
+            return
+    with _trying("delete"):
+        await store.delete(key)
+    with _trying("write"):
+        await store.put_if_absent(key, content)
+
+
+async def _is_refused(store: ObjectStore, key: str, content: bytes) -> bool:
+    """Put it. Return whether the store kept what was there instead."""
+    try:
+        await store.put_if_absent(key, content)
+    except ObjectExistsError:
+        return True
+    return False
+
+
+@contextmanager
+def _trying(step: str) -> Iterator[None]:
+    """Errors of the store say what was tried."""
+    try:
+        yield
     except (ObjectStoreError, ObjectStoreBusyError) as error:
         raise type(error)(f"can't {step} objects: {error.message}", **error.metadata) from error

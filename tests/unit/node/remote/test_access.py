@@ -5,14 +5,19 @@ from typing import Any, cast
 
 import pytest
 
+from icecore.codec.batch import Buffer
 from icecore.errors import IcecoreError, UnavailableError, UnsupportedError, WrongClusterError
+from icecore.model import NodeId
 from icecore_node.metrics import NodeMetrics
 from icecore_node.remote.access import MARKER_KEY, TierAccess
 from icecore_node.remote.ports import TierPorts
-from icecore_node.remote.store.object_store import ObjectStoreBusyError, ObjectStoreSetupError
+from icecore_node.remote.store.object_store import (
+    ObjectExistsError,
+    ObjectStoreBusyError,
+    ObjectStoreSetupError,
+)
 from icecore_node.timing import NodeTiming
 from tests.simulation.object_store import SimBucket, SimObjectStore
-from tests.support.upload_setup import Chance
 from tests.support.waiting import until
 
 OURS, THEIRS = b"o" * 16, b"t" * 16
@@ -21,7 +26,7 @@ OURS, THEIRS = b"o" * 16, b"t" * 16
 def access_to(bucket: SimBucket) -> TierAccess:
     ports = TierPorts(SimObjectStore(bucket, None), cast(Any, None))
     return TierAccess(
-        ports, Chance(), NodeMetrics(), NodeTiming(store_retry_ms=10, store_look_ms=10)
+        ports, NodeId(1), NodeMetrics(), NodeTiming(store_retry_ms=10, store_look_ms=10)
     )
 
 
@@ -76,6 +81,37 @@ async def test_a_marker_that_says_nothing(marker: bytes) -> None:
         await access.look(SimObjectStore(bucket, None))
 
 
+class ForgetfulStore(SimObjectStore):
+    """Ignores conditional puts."""
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        self._bucket.put(key, bytes(data))
+
+
+class TwoFacedStore(SimObjectStore):
+    """Refuses the second put, and does it all the same."""
+
+    async def put_if_absent(self, key: str, data: Buffer) -> None:
+        is_there = key in self._bucket.objects
+        self._bucket.put(key, bytes(data))
+        if is_there:
+            raise ObjectExistsError(key)
+
+
+@pytest.mark.parametrize("kind", [ForgetfulStore, TwoFacedStore])
+async def test_a_store_without_conditional_puts_gets_nothing(kind: type[SimObjectStore]) -> None:
+    bucket = SimBucket()
+    access = access_to(bucket)
+    for _ in range(3):
+        with pytest.raises(ObjectStoreSetupError, match="ignores conditional puts"):
+            await access.look(kind(bucket, None))
+        assert bucket.objects == {}
+    await access.look(SimObjectStore(bucket, None))
+    with pytest.raises(ObjectStoreSetupError, match="ignores conditional puts"):
+        await access.look(kind(bucket, None))
+    assert [*bucket.objects] == [MARKER_KEY]
+
+
 async def test_a_store_that_is_away_is_tried_again() -> None:
     bucket = SimBucket()
     bucket.faults.refused = 3
@@ -93,7 +129,7 @@ async def test_a_store_that_is_away_is_tried_again() -> None:
 
 
 def test_a_node_without_one() -> None:
-    access = TierAccess(None, Chance(), NodeMetrics(), NodeTiming())
+    access = TierAccess(None, NodeId(1), NodeMetrics(), NodeTiming())
     assert not access.is_set_up
     with pytest.raises(UnsupportedError, match="tier_url is empty"):
         assert access.store
