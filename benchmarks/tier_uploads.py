@@ -25,13 +25,13 @@ from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.opening import open_tier
 from icecore_node.remote.store.obstore_store import StoreSettings
 from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
-from tests.support.upload_setup import SEGMENT, UploadNode
+from tests.support.upload_setup import SEGMENT, BucketMemo, UploadNode
 
 
 async def measure(settings: StoreSettings, mib: int, format_: str) -> dict[str, Any]:
     """One upload."""
     executor = ThreadExecutor(reader_threads=4)
-    node = UploadNode(open_tier(settings, executor))
+    node = UploadNode(open_tier(settings, executor, BucketMemo()))
     node.run_on(executor)
     await node.ready()
     segment = sealed(node, SEGMENT, mib)
@@ -65,7 +65,7 @@ def sealed(node: UploadNode, segment_id: SegmentId, mib: int) -> Segment:
 async def measure_merge(settings: StoreSettings, mib: int, count: int) -> dict[str, Any]:
     """One merger of so many uploads."""
     executor = ThreadExecutor(reader_threads=4)
-    node = UploadNode(open_tier(settings, executor))
+    node = UploadNode(open_tier(settings, executor, BucketMemo()))
     node.run_on(executor)
     await node.ready()
     sources = []

@@ -69,7 +69,7 @@ async def serve(settings: NodeSettings) -> None:
         store=_store(settings, folder, disks, budget),
         folder=folder,
         metrics=metrics,
-        tier=_tier(settings, executor),
+        tier=_tier(settings, folder, executor),
         remote=_remote(settings, folder),
     )
     stopping = asyncio.Event()
@@ -158,7 +158,7 @@ def _store(
     )
 
 
-def _tier(settings: NodeSettings, executor: ThreadExecutor) -> TierPorts | None:
+def _tier(settings: NodeSettings, folder: DataFolder, executor: ThreadExecutor) -> TierPorts | None:
     """Raises ConfigurationError for a setting that is wrong, or a library that is missing."""
     if not settings.tier_url:
         return None
@@ -177,6 +177,7 @@ def _tier(settings: NodeSettings, executor: ThreadExecutor) -> TierPorts | None:
             request_timeout_ms=settings.tier_request_timeout_ms,
         ),
         executor,
+        folder.control.known_buckets.at(settings.tier_url),
     )
 
 

@@ -46,7 +46,11 @@ class BucketCommands:
         self._given = given
         self._executor = executor
         self._settings = StoreSettings(
-            url=given.url, region=given.region, endpoint=given.endpoint, retries_max=3
+            url=given.url,
+            region=given.region,
+            endpoint=given.endpoint,
+            retries_max=3,
+            makes_folder=False,
         )
         self._store = CountingStore(open_store(self._settings, executor))
 

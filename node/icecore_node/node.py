@@ -105,7 +105,14 @@ class Node:
         remote: RemotePorts | None = None,
     ) -> None:
         self._folder = folder
-        self.tier = TierAccess(tier, settings.node_id, metrics, settings.timing)
+        self.tier = TierAccess(
+            tier,
+            settings.node_id,
+            rng=rng,
+            executor=executor,
+            metrics=metrics,
+            timing=settings.timing,
+        )
         self._remote_ports = remote
         self.context = NodeContext(
             settings=settings,

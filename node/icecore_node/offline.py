@@ -1,5 +1,5 @@
-"""``icecore-node inspect | reset-coordinator-epoch | reset-promise | forget-disk``: commands on a
-stopped node.
+"""``icecore-node inspect | reset-coordinator-epoch | reset-promise | forget-disk | forget-bucket``:
+commands on a stopped node.
 
 A node never forgets the highest coordinator epoch and the epochs that it promised, and obeys
 nothing lower. When one of them is too high (a broken coordinator, a metadata store that was
@@ -8,7 +8,8 @@ That is safe only while no coordinator or leader acts on the higher number, so t
 folder's lock, say what they change, and do it only with ``--yes``.
 
 Nor does it forget a disk that has replicas of it. When such a disk will never be back, a person
-gives up what lies there; the cluster makes the copies again that it lacks then.
+gives up what lies there; the cluster makes the copies again that it lacks then. A bucket that the
+node has used and that is gone for good is given up in the same way: then the node begins a new one.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
 from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of, engine_of
 from icecore_node.storage.data_folder import CONTROL_NAME, lock_folder
 
-COMMANDS = ("inspect", "reset-coordinator-epoch", "reset-promise", "forget-disk")
+COMMANDS = ("inspect", "reset-coordinator-epoch", "reset-promise", "forget-disk", "forget-bucket")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -62,9 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     promise.add_argument("--epoch", type=_number, required=True, help="0 = no promise")
     forget = commands.add_parser("forget-disk", help="give up the replicas of a further disk")
     forget.add_argument("--disk", required=True, help="its id, as inspect shows it")
-    for each in (inspect, coordinator_epoch, promise, forget):
+    bucket = commands.add_parser("forget-bucket", help="give up a bucket that is gone for good")
+    for each in (inspect, coordinator_epoch, promise, forget, bucket):
         each.add_argument("data", type=Path, help="the node's data folder")
-    for each in (coordinator_epoch, promise, forget):
+    for each in (coordinator_epoch, promise, forget, bucket):
         each.add_argument("--yes", action="store_true", help="really do it")
     return parser
 
@@ -95,6 +97,8 @@ def _carry_out(given: argparse.Namespace, control: ControlStore) -> None:
                 control.promises.reset_epoch(given.segment, given.epoch)
         case "forget-disk":
             _forget_disk(given, control)
+        case "forget-bucket":
+            _forget_bucket(given, control)
 
 
 def _forget_disk(given: argparse.Namespace, control: ControlStore) -> None:
@@ -119,6 +123,18 @@ def _forget_disk(given: argparse.Namespace, control: ControlStore) -> None:
         control.known_disks.keep(known)
 
 
+def _forget_bucket(given: argparse.Namespace, control: ControlStore) -> None:
+    """The next look takes the bucket at ``tier_url`` for one that was never used."""
+    known = control.known_buckets.all()
+    if not known:
+        raise ConfigurationError(f"{given.data} remembers no bucket: there is nothing to forget")
+    for url, bucket in known.items():
+        print(f"bucket {url}, store id {bucket.store_id or 'none'}: it is forgotten")
+    print("Segments that lie only there can't be read any more, unless it comes back.")
+    if _is_meant(given):
+        control.known_buckets.forget()
+
+
 def _is_meant(given: argparse.Namespace) -> bool:
     print("done" if given.yes else "Nothing is changed yet: say --yes.")
     return bool(given.yes)
@@ -140,6 +156,10 @@ def inspected(control: ControlStore) -> dict[str, object]:
                 "replicas": sum(disk_of(row.engine) == disk for row in rows),
             }
             for disk, known in control.known_disks.all().items()
+        ],
+        "buckets": [
+            {"url": url, "cluster_id": bucket.cluster_id, "store_id": bucket.store_id}
+            for url, bucket in control.known_buckets.all().items()
         ],
         "replicas": [
             {

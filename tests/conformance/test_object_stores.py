@@ -15,10 +15,8 @@ import obstore
 import pytest
 
 from icecore.errors import ConfigurationError
-from icecore.model import NodeId
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.metrics import NodeMetrics
-from icecore_node.remote.access import TierAccess
+from icecore_node.remote.ports import TierPorts
 from icecore_node.remote.store.object_store import (
     ObjectDeniedError,
     ObjectInfo,
@@ -30,12 +28,12 @@ from icecore_node.remote.store.object_store import (
     check_store,
 )
 from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
-from icecore_node.timing import NodeTiming
 from tests.conformance.object_store_suite import ObjectStoreConformance, keys_below, pieces_of
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.support.mini_s3 import running_mini_s3
 from tests.support.s3 import ALL, REGION, S3Server, s3_credentials
 from tests.support.s3_servers import SERVERS
+from tests.support.upload_setup import BucketMemo, access_to
 
 WHY = {
     "bucket": (ObjectStoreSetupError, "the bucket does not exist"),
@@ -60,6 +58,12 @@ def credentials_for(wrong: str, server: S3Server) -> dict[str, str]:
         return server.credentials([each for each in ALL if each != "s3:DeleteObject"])
     found = s3_credentials()
     return dict.fromkeys(found, "wrong") if wrong == "credentials" else found
+
+
+def ports() -> TierPorts:
+    """Those of a node that remembers nothing; tests have stores of their own."""
+    nothing: Any = None
+    return TierPorts(nothing, nothing, BucketMemo())
 
 
 @asynccontextmanager
@@ -273,7 +277,7 @@ class TestS3(ObjectStoreConformance):
             "endpoint": {"endpoint": "http://127.0.0.1:9"},
             "region": {"region": "x"},
         }
-        access = TierAccess(None, NodeId(1), NodeMetrics(), NodeTiming())
+        access = access_to(ports())
         error, text = WHY[wrong]
         async with opened(replace(s3, **changes.get(wrong, {}))) as store:
             with pytest.raises(error, match=re.escape(text)):
@@ -291,7 +295,7 @@ async def test_a_server_that_ignores_conditional_puts_gets_nothing(
 ) -> None:
     for name, value in s3_credentials().items():
         monkeypatch.setenv(name, value)
-    access = TierAccess(None, NodeId(1), NodeMetrics(), NodeTiming())
+    access = access_to(ports())
     with running_mini_s3(is_conditional=False) as server:
         s3 = StoreSettings(url="s3://b/p", region=REGION, endpoint=server.endpoint)
         async with opened(s3) as store:

@@ -27,7 +27,7 @@ from icecore_node.remote.store.obstore_store import StoreSettings
 from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.support.s3_servers import SERVERS
 from tests.support.tiered import records_of
-from tests.support.upload_setup import SEGMENT, UploadNode
+from tests.support.upload_setup import SEGMENT, BucketMemo, UploadNode
 
 SECOND = SegmentId(SEGMENT + 1)
 
@@ -35,7 +35,7 @@ SECOND = SegmentId(SEGMENT + 1)
 @pytest.fixture
 async def node(store_settings: StoreSettings) -> AsyncIterator[UploadNode]:
     executor = ThreadExecutor(reader_threads=2)
-    yield UploadNode(open_tier(store_settings, executor))
+    yield UploadNode(open_tier(store_settings, executor, BucketMemo()))
     executor.close()
 
 
@@ -93,7 +93,7 @@ async def test_settings_that_are_wrong_say_so(
     executor = ThreadExecutor(reader_threads=1)
 
     async def looked_at(settings: StoreSettings) -> None:
-        await UploadNode(open_tier(settings, executor)).ready()
+        await UploadNode(open_tier(settings, executor, BucketMemo())).ready()
 
     with pytest.raises(ObjectStoreSetupError, match="bucket does not exist"):
         await looked_at(replace(s3, url="s3://no-such-bucket/x"))

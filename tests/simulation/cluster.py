@@ -19,7 +19,7 @@ from icecore.errors import IcecoreError, WrongClusterError
 from icecore.model import Segment
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from icecore_node.ports import RemotePorts
-from icecore_node.remote.ports import TierPorts
+from icecore_node.remote.ports import BucketMemory, TierPorts
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.disks import Disk
 from tests.simulation import operator, shells
@@ -295,11 +295,12 @@ class World:
         self.loop.trace(f"up {process}")
         await node.ended
 
-    def _tier(self, process: SimProcess) -> TierPorts:
+    def _tier(self, process: SimProcess) -> Callable[[BucketMemory], TierPorts]:
         def table_of(cluster_id: bytes, topic_id: bytes, _: str) -> SimTopicTable:
             return SimTopicTable(self.bucket, process, cluster_id, topic_id)
 
-        return TierPorts(SimObjectStore(self.bucket, process), table_of)
+        store = SimObjectStore(self.bucket, process)
+        return lambda memory: TierPorts(store, table_of, memory)
 
     def _further(self, process: SimProcess) -> list[Disk]:
         """The other disk of a node, if it has one."""

@@ -2,7 +2,7 @@
 
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
 from icecore_node.node import Node
 from icecore_node.ports import Executor, FileSystem, Index, RemotePorts
-from icecore_node.remote.ports import TierPorts
+from icecore_node.remote.ports import BucketMemory, TierPorts
 from icecore_node.replica import reading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
@@ -83,8 +83,8 @@ class NodePorts:
     log_database: LogDatabase
     control: SimConnection
     boot_id: str
-    tier: TierPorts | None = None
-    """The object store, if this life of the node has one."""
+    tier: Callable[[BucketMemory], TierPorts] | None = None
+    """Makes the ports to the object store, if this life of the node has one."""
     remote: RemotePorts | None = None
     """For reads of it."""
 
@@ -193,7 +193,7 @@ def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs
         store=store,
         folder=folder,
         metrics=NodeMetrics(),
-        tier=ports.tier,
+        tier=ports.tier(control.known_buckets.at(settings.tier_url)) if ports.tier else None,
         remote=ports.remote,
     )
 

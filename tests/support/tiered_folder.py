@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.remote.access import MARKER_KEY, marker_of
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.parquet_object import raw_batches
 from icecore_node.remote.format.table_file import table_file
 from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.marker import MARKER_KEY, Marker
 from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from tests.support import tiered
 
@@ -25,8 +25,10 @@ class TieredFolder:
         self.store = ObstoreStore(self.settings, executor)
         self._revision = 0
 
-    async def mark(self, cluster_id: bytes = tiered.FACTS.cluster_id) -> None:
-        await self.store.put_if_absent(MARKER_KEY, marker_of(cluster_id))
+    async def mark(
+        self, cluster_id: bytes = tiered.FACTS.cluster_id, store_id: str = "5" * 32
+    ) -> None:
+        await self.store.put_if_absent(MARKER_KEY, Marker(cluster_id.hex(), store_id).encode())
 
     async def put(
         self, raws: Sequence[bytes], base: int, attempt: int, **facts: object

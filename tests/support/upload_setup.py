@@ -1,7 +1,7 @@
 """A node with sealed segments in a real engine on a simulated disk, that uploads them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from icecore.topic_settings import PARQUET_FORMAT
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.metrics import NodeMetrics
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import MANIFEST, CopyName, Manifest, parse_manifest
 from icecore_node.remote.format.stored_settings import StoredSettings
@@ -33,6 +34,7 @@ from icecore_node.replica.orders import Orders
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.serving.orders.node_service import NodeService
 from icecore_node.serving.orders.tier_orders import TierOrders
+from icecore_node.storage.control.known_buckets import KnownBucket
 from icecore_node.timing import NodeTiming
 from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.simulation.object_store import SimBucket, SimObjectStore
@@ -54,6 +56,42 @@ class Chance:
         return bytes(count)
 
 
+class BucketMemo:
+    """The memory of a bucket, which ends with the test."""
+
+    url = "memory:///"
+
+    def __init__(self) -> None:
+        self.known: KnownBucket | None = None
+
+    def recall(self) -> KnownBucket | None:
+        return self.known
+
+    def keep(self, bucket: KnownBucket) -> None:
+        self.known = bucket
+
+
+class AtOnce:
+    """An executor without threads."""
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+def access_to(
+    ports: TierPorts | None, metrics: NodeMetrics | None = None, **waits: int
+) -> TierAccess:
+    """The access of node 1, which was not looked at yet."""
+    return TierAccess(
+        ports,
+        NodeId(1),
+        rng=cast(Any, Chance()),
+        executor=cast(Any, AtOnce()),
+        metrics=metrics or NodeMetrics(),
+        timing=NodeTiming(**waits),
+    )
+
+
 NOT_SAID = StoredSettings()
 
 
@@ -68,7 +106,7 @@ class UploadNode(QueryNode):
     def __init__(self, tier: TierPorts | None = None, **settings: int) -> None:
         super().__init__()
         self.bucket = SimBucket()
-        self.sim_tier = TierPorts(SimObjectStore(self.bucket, None), self.sim_table)
+        self.sim_tier = TierPorts(SimObjectStore(self.bucket, None), self.sim_table, BucketMemo())
         self.tier = tier or self.sim_tier
         self.divergences: list[str] = []
         fields = {"tier_uploads_at_once": 2, "tier_upload_bytes_per_s": 0, **settings}
@@ -77,7 +115,7 @@ class UploadNode(QueryNode):
         shared.settings = SimpleNamespace(**fields, timing=NodeTiming())
         shared.identity.register(CLUSTER, Incarnation(11), CoordinatorEpoch(1))
         self.orders = Orders(self.context.identity)
-        self.access = TierAccess(self.tier, NodeId(1), self.context.metrics, NodeTiming())
+        self.access = access_to(self.tier, self.context.metrics)
         reading = ReplicaReading(self.context, cast(Any, self))
         self.uploads = Uploads(
             self.context, self.access, self.table, self.orders, reading, cast(Any, self)

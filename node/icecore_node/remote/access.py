@@ -2,12 +2,12 @@
 
 A node serves even when its store is away or refuses. The store is tried again in the background,
 and until then callers get the store's own error. Before anything else the cluster leaves its id
-there, and another cluster's id is respected: two of them never share a prefix.
+there, and another cluster's id is respected: two of them never share a prefix. The node remembers
+what it found: where that is missing later, it writes nothing (``marker.py``).
 """
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -17,27 +17,34 @@ from icecore.errors import (
     IcecoreError,
     UnavailableError,
     UnsupportedError,
-    WrongClusterError,
 )
 from icecore.model import NodeId
 from icecore.process.log import event
+from icecore.rpc.ports import Rng
 from icecore_node.metrics import NodeMetrics
+from icecore_node.ports import Executor
+from icecore_node.remote.marker import (
+    MARKER_KEY,
+    STORE_ID_BYTES,
+    BucketLostError,
+    Marker,
+    find_marker,
+    is_first_use,
+)
 from icecore_node.remote.ports import Table, TierPorts
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectExistsError,
     ObjectInfo,
-    ObjectMissingError,
     ObjectStore,
-    ObjectStoreSetupError,
+    ObjectStoreError,
     check_store,
 )
+from icecore_node.storage.control.known_buckets import KnownBucket
 from icecore_node.timing import NodeTiming
 
 _log = logging.getLogger(__name__)
 
-MARKER_KEY: Final = "_icecore/cluster.json"
-MARKER_BYTES_MAX: Final = 4096
 RETRY_MS_MAX: Final = 60_000
 
 
@@ -47,16 +54,28 @@ class TierAccess:
     Args:
         ports: The object store; None when the node has none.
         node_id: Id of the node, which names its probes.
+        rng: Makes the id of a store that is used for the first time.
+        executor: Reads and writes what is remembered.
         metrics: Show whether the store is up.
         timing: Says how often the store is checked: credentials may expire, or their rights may
             change.
     """
 
     def __init__(
-        self, ports: TierPorts | None, node_id: NodeId, metrics: NodeMetrics, timing: NodeTiming
+        self,
+        ports: TierPorts | None,
+        node_id: NodeId,
+        *,
+        rng: Rng,
+        executor: Executor,
+        metrics: NodeMetrics,
+        timing: NodeTiming,
     ) -> None:
         self._ports = ports
         self._node_id = node_id
+        self._rng = rng
+        self._executor = executor
+        self._known: KnownBucket | None = None
         self._metrics = metrics
         self._timing = timing
         self._cluster_id = b""
@@ -100,10 +119,7 @@ class TierAccess:
             try:
                 await self.look(self._ports.store)
             except IcecoreError as error:
-                if self._problem is None or self._problem.message != error.message:
-                    event(_log, logging.WARNING, "object_store_refused", error=error)
-                self._problem = error
-                self._metrics.tier_up.set(0)
+                self._note_refused(error)
                 await asyncio.sleep(wait_ms / 1000)
                 wait_ms = min(2 * wait_ms, RETRY_MS_MAX)
                 continue
@@ -113,45 +129,53 @@ class TierAccess:
             self._metrics.tier_up.set(1)
             await asyncio.sleep(self._timing.store_look_ms / 1000)
 
+    def _note_refused(self, error: IcecoreError) -> None:
+        """Nobody uses the store from now on. The log says it once."""
+        if self._problem is None or self._problem.message != error.message:
+            level = logging.CRITICAL if isinstance(error, BucketLostError) else logging.WARNING
+            event(_log, level, "object_store_refused", error=error)
+        self._problem = error
+        self._metrics.tier_up.set(0)
+
     async def look(self, store: ObjectStore) -> None:
         """Prove that it can be used, and that it is ours. Repeated at each look: credentials may
         expire, and the way to a store may lead through another proxy.
 
         Raises:
             WrongClusterError: Another cluster was first here.
+            BucketLostError: It is not the bucket that this node has used.
             ObjectStoreError, ObjectStoreBusyError: As the store says it.
+            StorageError, OutOfSpaceError: It can't be remembered.
         """
-        with contextlib.suppress(ObjectMissingError):
-            await self._check_owner(store)  # before anything is written
+        assert self._ports is not None
+        memory, run = self._ports.memory, self._executor.run
+        self._known = known = await run(memory.recall)
+        found = await find_marker(store, known)
+        is_new = self._is_first_use(found)  # of another cluster: nothing is written there
         await check_store(store, f"{self._cluster_id.hex()}-{self._node_id}")
-        with contextlib.suppress(ObjectExistsError):
-            await store.put_if_absent(MARKER_KEY, marker_of(self._cluster_id))
-        await self._check_owner(store)
+        if is_new:
+            mine = Marker(self._cluster_id.hex(), self._rng.bytes(STORE_ID_BYTES).hex())
+            with contextlib.suppress(ObjectExistsError):
+                await store.put_if_absent(MARKER_KEY, mine.encode())
+            found = await find_marker(store, known)
+            if self._is_first_use(found):
+                raise ObjectStoreError(f"{MARKER_KEY} was put, and is not there: try again")
+        assert found is not None, "a bucket without a marker is a new one or refused"
+        if known is None:
+            self._known = KnownBucket(found.cluster_id, found.store_id)
+            await run(memory.keep, self._known)
 
-    async def _check_owner(self, store: ObjectStore) -> None:
-        owner = owner_of(await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX))
-        if owner != self._cluster_id.hex():
-            raise WrongClusterError(
-                f"the object store belongs to cluster {owner}, this node is of cluster "
-                f"{self._cluster_id.hex()}: give each cluster a prefix of its own in tier_url"
-            )
+    async def confirm(self) -> None:
+        """Prove that the bucket is still the one that was looked at, before anything is written.
 
+        Raises as ``store`` and ``look``.
+        """
+        store = self.store
+        self._is_first_use(await find_marker(store, self._known))
 
-def marker_of(cluster_id: bytes) -> bytes:
-    """Return the marker object by which a cluster claims a store."""
-    return json.dumps({"version": 1, "cluster_id": cluster_id.hex()}).encode()
-
-
-def owner_of(marker: bytes) -> str:
-    """Return the cluster id in a marker, in hexadecimal. Raises ObjectStoreSetupError when the
-    marker has none."""
-    try:
-        return str(json.loads(marker)["cluster_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ObjectStoreSetupError(
-            f"{MARKER_KEY} does not say whose the object store is: put a cluster's id there, or "
-            "choose another prefix in tier_url"
-        ) from error
+    def _is_first_use(self, found: Marker | None) -> bool:
+        assert self._ports is not None
+        return is_first_use(self._ports.memory.url, self._cluster_id.hex(), self._known, found)
 
 
 # --- a store that asks before each request --------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from icecore_node.remote.store.object_store import ObjectStore
+from icecore_node.storage.control.known_buckets import KnownBucket
 
 if TYPE_CHECKING:
     from icecore_node.remote.format.table_file import TableFile
@@ -53,6 +54,24 @@ class Table(Protocol):
         ...
 
 
+class BucketMemory(Protocol):
+    """The durable memory that this node has of the bucket at a URL. Blocking. Both methods raise
+    StorageError."""
+
+    @property
+    def url(self) -> str:
+        """The URL, for people."""
+        ...
+
+    def recall(self) -> KnownBucket | None:
+        """Return the bucket as it was found; None before the first use."""
+        ...
+
+    def keep(self, bucket: KnownBucket) -> None:
+        """Remember it, durably. Raises OutOfSpaceError as well."""
+        ...
+
+
 TableOf: TypeAlias = Callable[[bytes, bytes, str], Table]
 """The table of a cluster's topic, by cluster id, topic id and name."""
 
@@ -63,3 +82,4 @@ class TierPorts:
 
     store: ObjectStore
     table_of: TableOf
+    memory: BucketMemory

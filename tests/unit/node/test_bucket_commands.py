@@ -11,10 +11,10 @@ import pytest
 
 from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
-from icecore_node.remote.access import MARKER_KEY, marker_of
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings, settings_key
 from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.marker import MARKER_KEY, Marker
 from icecore_node.remote.verify.bucket import EARLIER_PREFIX
 from tests.support.tiered import FACTS, flights, undecodable
 from tests.support.tiered_folder import TieredFolder
@@ -30,6 +30,11 @@ async def bucket(tmp_path: Path) -> AsyncIterator[TieredFolder]:
     await made.mark()
     yield made
     executor.close()
+
+
+def marker_of(cluster_id: bytes) -> bytes:
+    """Return the marker of that cluster; the store is the same for all of them."""
+    return Marker(cluster_id.hex(), "5" * 32).encode()
 
 
 async def two(bucket: TieredFolder) -> list[Manifest]:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from icecore.errors import StorageError
 from icecore.model import CoordinatorEpoch
 from icecore_node import offline
 from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.control.known_buckets import KnownBucket
 from icecore_node.storage.control.replica_location import location_of
 from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import DataFolder
@@ -95,4 +97,31 @@ def test_a_disk_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     store.removal.delete([2], CoordinatorEpoch(1))
     assert [row.segment_id for row in folder.control.rows()] == [1]
     store.close()
+    folder.close()
+
+
+def test_a_bucket_is_forgotten(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="remembers no bucket"):
+        offline.main(["forget-bucket", str(data), "--yes"])
+    folder = DataFolder.open(data, 3)
+    known = KnownBucket("0a" * 16, "01" * 16)
+    folder.control.known_buckets.at("s3://b/p/").keep(known)
+    folder.control.known_buckets.at("s3://b/q").keep(KnownBucket("0a" * 16, ""))
+    folder.close()
+    offline.main(["forget-bucket", str(data)])
+    said = capsys.readouterr().out
+    assert f"bucket s3://b/p, store id {known.store_id}: it is forgotten" in said
+    assert "store id none" in said and "--yes" in said
+    folder = DataFolder.open(data, 3)
+    assert folder.control.known_buckets.at("s3://b/p").recall() == known
+    assert folder.control.known_buckets.at("s3://b").recall() is None
+    folder.close()
+    offline.main(["inspect", str(data)])
+    assert len(json.loads(capsys.readouterr().out)["buckets"]) == 2
+    offline.main(["forget-bucket", str(data), "--yes"])
+    folder = DataFolder.open(data, 3)
+    assert folder.control.known_buckets.all() == {}
+    folder.control.database.put(buckets=b"[1]")
+    with pytest.raises(StorageError, match="buckets is damaged"):
+        folder.control.known_buckets.all()
     folder.close()

@@ -17,6 +17,7 @@ from icecore.codec.batch import Buffer
 from icecore.errors import InvalidRequestError, ObjectStoreBusyError, ObjectStoreError
 
 __all__ = [
+    "BucketMissingError",
     "ByteRange",
     "ObjectDeniedError",
     "ObjectExistsError",
@@ -61,6 +62,10 @@ class ObjectDeniedError(ObjectStoreError):
 class ObjectStoreSetupError(ObjectStoreError):
     """The bucket is missing, or belongs to another region or endpoint: an admin must change the
     settings. No object counts as missing because of it."""
+
+
+class BucketMissingError(ObjectStoreSetupError):
+    """The bucket or the folder itself is not there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@
 library finds them (``AWS_ACCESS_KEY_ID``, ``AWS_WEB_IDENTITY_TOKEN_FILE``, …), and it renews them.
 It tries again by itself what may be tried again, with back-off.
 
-Three things are not left to it. A missing bucket looks like a missing object in an answer without a
+Four things are not left to it. A missing bucket looks like a missing object in an answer without a
 body, so what ``head`` does not find is asked for once more by GET. What a large upload has left
-behind is compared with what was sent. And a local folder is synced: the library does not do it, and
-local copies of a segment go once it is here.
+behind is compared with what was sent. A local folder is synced: the library does not do it, and
+local copies of a segment go once it is here. And the library would make a folder that is not there:
+one that was there is not mounted.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from icecore.codec.batch import Buffer
 from icecore.errors import ConfigurationError
 from icecore_node.ports import Executor
 from icecore_node.remote.store.object_store import (
+    BucketMissingError,
     ByteRange,
     ObjectExistsError,
     ObjectInfo,
@@ -63,6 +65,8 @@ class StoreSettings:
     retries_max: int = 5
     """Maximum number of retries of one request, with back-off; then the caller decides."""
     retry_ms_max: int = 60_000
+    makes_folder: bool = True
+    """Whether a local folder that is not there is made; else the store is away until it is back."""
 
     def options(self) -> dict[str, str]:
         """Return the options for libraries that name S3's as obstore does, such as
@@ -92,17 +96,32 @@ class ObstoreStore:
     """
 
     def __init__(self, settings: StoreSettings, executor: Executor) -> None:
-        self._store = _open(settings)
+        self._settings = settings
         self._executor = executor
         self._folder = _folder(settings.url)
+        self._store: Any = None
+        if self._folder is None or settings.makes_folder:
+            self._store = _open(settings)
+
+    async def _opened(self) -> Any:
+        """Return the library's store, which would make a local folder that is not there.
+
+        Raises:
+            BucketMissingError: The folder is not there now.
+        """
+        if self._folder is not None:
+            if not await self._executor.run(os.path.isdir, self._folder):
+                raise BucketMissingError(f"the folder {self._folder} is not there: mount it")
+            if self._store is None:
+                self._store = _open(self._settings)
+        return self._store
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         """See ``ObjectStore.put_if_absent``."""
         check_key(key)
+        store = await self._opened()
         try:
-            await obstore.put_async(
-                self._store, key, bytes(data), mode="create", use_multipart=False
-            )
+            await obstore.put_async(store, key, bytes(data), mode="create", use_multipart=False)
         except LIBRARY_ERRORS as error:
             raise translated(error, key) from error
         await self._sync(key)
@@ -115,10 +134,10 @@ class ObstoreStore:
             pass
         else:
             raise ObjectExistsError(f"{key} exists", key=key)
-        sent = _Counted(pieces)
+        store, sent = await self._opened(), _Counted(pieces)
         try:
             await obstore.put_async(
-                self._store,
+                store,
                 key,
                 sent.pieces(),
                 use_multipart=True,
@@ -148,9 +167,9 @@ class ObstoreStore:
         return cut(spans, parts, ranges)
 
     async def _get(self, key: str, span: ByteRange) -> bytes:
-        start, end = span
+        (start, end), store = span, await self._opened()
         try:
-            data = bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+            data = bytes(await obstore.get_range_async(store, key, start=start, end=end))
         except LIBRARY_ERRORS as error:
             raise translated(error, key) from error
         if len(data) != end - start:
@@ -160,8 +179,9 @@ class ObstoreStore:
     async def get_whole(self, key: str, bytes_max: int) -> bytes:
         """See ``ObjectStore.get_whole``. The length is known before the body is read."""
         check_key(key)
+        store = await self._opened()
         try:
-            found = await obstore.get_async(self._store, key)
+            found = await obstore.get_async(store, key)
             size_bytes: int = found.meta["size"]
             check_length(key, size_bytes, bytes_max)
             data = bytes(await found.bytes_async())
@@ -174,8 +194,9 @@ class ObstoreStore:
     async def head(self, key: str) -> ObjectInfo:
         """See ``ObjectStore.head``."""
         check_key(key)
+        store = await self._opened()
         try:
-            found = await obstore.head_async(self._store, key)
+            found = await obstore.head_async(store, key)
         except LIBRARY_ERRORS as error:
             ours = translated(error, key)
             if isinstance(ours, ObjectMissingError):
@@ -195,8 +216,9 @@ class ObstoreStore:
         """See ``ObjectStore.list``."""
         if prefix:
             check_key(prefix)
+        store = await self._opened()
         try:
-            async for part in obstore.list(self._store, prefix or None, chunk_size=1000):
+            async for part in obstore.list(store, prefix or None, chunk_size=1000):
                 for each in part:
                     yield ObjectInfo(each["path"], each["size"])
         except LIBRARY_ERRORS as error:
@@ -205,8 +227,9 @@ class ObstoreStore:
     async def delete(self, key: str) -> None:
         """See ``ObjectStore.delete``."""
         check_key(key)
+        store = await self._opened()
         try:
-            await obstore.delete_async(self._store, key)
+            await obstore.delete_async(store, key)
         except FileNotFoundError:
             return  # only a local folder says so
         except LIBRARY_ERRORS as error:
@@ -286,7 +309,7 @@ def _open(settings: StoreSettings) -> Any:
     folder = _folder(settings.url)
     try:
         if folder is not None:
-            return LocalStore(folder, mkdir=True)
+            return LocalStore(folder, mkdir=settings.makes_folder)
         return from_url(settings.url, **_arguments(settings))
     except LIBRARY_ERRORS as error:
         reason = translated(error, settings.url).message

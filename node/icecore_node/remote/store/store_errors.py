@@ -17,6 +17,7 @@ from obstore.exceptions import (
 
 from icecore.errors import IcecoreError, OutOfSpaceError
 from icecore_node.remote.store.object_store import (
+    BucketMissingError,
     ObjectDeniedError,
     ObjectExistsError,
     ObjectMissingError,
@@ -56,6 +57,7 @@ _SETUP = {
     "IllegalLocationConstraintException": "the region is wrong: set the bucket's own",
     "InvalidArgument": "the endpoint does not take such requests: is it the one of the S3 API?",
 }
+_MISSING = frozenset(("NoSuchBucket", "ContainerNotFound"))
 _BUSY = frozenset(("SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"))
 _RANGE_TEXTS = ("Invalid range", "range was invalid", "Requested range")
 
@@ -67,6 +69,8 @@ def translated(error: Exception, key: str) -> IcecoreError:
     code = (found[1] or found[2]) if found else ""
     status = int(next(iter(_STATUS.findall(text)), "0"))
     short = _short(text)
+    if code in _MISSING:
+        return BucketMissingError(f"{_SETUP[code]} ({short})", code=code)
     if code in _SETUP:
         return ObjectStoreSetupError(f"{_SETUP[code]} ({short})", code=code)
     if code in _DENIED or isinstance(error, _DENIED_CLASSES):

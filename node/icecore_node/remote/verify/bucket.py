@@ -14,7 +14,6 @@ from uuid import UUID
 from icecore.codec.batch import Buffer
 from icecore.errors import InvalidRequestError
 from icecore.tier_records import topic_folder
-from icecore_node.remote.access import MARKER_BYTES_MAX, MARKER_KEY, owner_of
 from icecore_node.remote.format.manifest import (
     MANIFEST_BYTES_MAX,
     Manifest,
@@ -27,6 +26,7 @@ from icecore_node.remote.format.stored_settings import (
     SETTINGS_PATH,
     parse_settings,
 )
+from icecore_node.remote.marker import MARKER_KEY, Marker, read_marker
 from icecore_node.remote.store.object_store import (
     PROBE_PREFIX,
     ByteRange,
@@ -166,6 +166,8 @@ class Bucket:
 
     cluster_id: str = ""
     """Id of the cluster that owns the prefix, in hexadecimal; empty = it has no marker."""
+    store_id: str = ""
+    """Id of the store in its marker; empty = it has none."""
     earlier: tuple[str, ...] = ()
     """Ids of earlier clusters whose objects it has taken over."""
     topics: dict[bytes, TopicObjects] = field(default_factory=dict)
@@ -202,7 +204,8 @@ async def read_bucket(
 
     Raises what an ObjectStore raises.
     """
-    bucket, earlier = Bucket(cluster_id=await _owner(store)), list[str]()
+    marker, earlier = await read_marker(store) or Marker(""), list[str]()
+    bucket = Bucket(cluster_id=marker.cluster_id, store_id=marker.store_id)
     folders = [topic_folder(each) for each in topic_ids] or [""]
     if counts_all:
         folders = [""]
@@ -224,13 +227,6 @@ async def read_bucket(
             await _read_manifest(store, topic, key)
         await _read_settings(store, topic)
     return bucket
-
-
-async def _owner(store: ObjectStore) -> str:
-    try:
-        return owner_of(await store.get_whole(MARKER_KEY, MARKER_BYTES_MAX))
-    except ObjectMissingError:
-        return ""
 
 
 def _sort(bucket: Bucket, found: ObjectInfo) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from icecore.errors import WrongClusterError
-from icecore_node.remote.access import MARKER_KEY, marker_of
+from icecore_node.remote.marker import MARKER_KEY, Marker
 from icecore_node.remote.store.object_store import ObjectExistsError, ObjectStore
 from icecore_node.remote.verify.bucket import EARLIER_PREFIX, Bucket
 
@@ -19,12 +19,13 @@ async def take_over(store: ObjectStore, bucket: Bucket, cluster_id: bytes) -> bo
     """Give a prefix to another cluster. Return whether anything changed.
 
     The old one is refused from its next look on, so it must be gone for good: two clusters would
-    sweep each other's objects. Its id stays known, because its manifests bear it. May be repeated.
+    sweep each other's objects. Its id stays known, because its manifests bear it. The id of the
+    store stays, since it is the same store. May be repeated.
 
     Raises:
         WrongClusterError: Another cluster took it at the same time.
     """
-    mine, wanted = marker_of(cluster_id), cluster_id.hex()
+    wanted = cluster_id.hex()
     if bucket.cluster_id == wanted:
         return False
     clusters = {
@@ -36,7 +37,7 @@ async def take_over(store: ObjectStore, bucket: Bucket, cluster_id: bytes) -> bo
         await _put(store, f"{EARLIER_PREFIX}/{each}", b"{}")
     await store.delete(MARKER_KEY)
     try:
-        await store.put_if_absent(MARKER_KEY, mine)
+        await store.put_if_absent(MARKER_KEY, Marker(wanted, bucket.store_id).encode())
     except ObjectExistsError as error:
         raise WrongClusterError(
             f"another cluster put its id into {MARKER_KEY} just now: stop its nodes, and try again"

@@ -40,6 +40,7 @@ class Sweeper:
         """
         try:
             check_name(name)
+            await self._access.confirm()
             for suffix in SUFFIXES:
                 check()
                 await self._remove(name.key(suffix))
@@ -58,6 +59,7 @@ class Sweeper:
         try:
             if len(topic_id) != TOPIC_ID_LENGTH:
                 raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} bytes")
+            await self._access.confirm()
             folder = topic_folder(topic_id)
             keys = [each.key async for each in self._access.store.list(folder)]
             for key in keys:

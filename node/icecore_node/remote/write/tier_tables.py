@@ -115,6 +115,7 @@ class TierTables:
         raise AssertionError("the last try returns or raises")
 
     async def _commit(self, asked: PublishedPartition, check: Callable[[], None]) -> bool:
+        await self._access.confirm()
         table = self._access.table(asked.topic_id, asked.topic)
         copies = {each.name.path: each for each in asked.copies}
         run = self._context.executor.run

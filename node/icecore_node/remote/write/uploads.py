@@ -133,25 +133,31 @@ class Uploads:
 
     async def _carry_out(self, order: Order, asked: UploadOrder) -> Uploaded:
         async with self._slots:
-            facts = facts_of(asked.segment, self._context.identity.cluster_id)
-            headers = asked.segment.settings.indexed_headers
-            if asked.sources:
-                merging = MergeAttempt(self._context, self._writer(order.check), headers)
-                return await merging.run(facts, asked.attempt, asked.sources)
-            replica = self._find(asked.segment)
+            await self._access.confirm()
+            uploaded = await self._upload(order, asked)
+            await self._access.confirm()  # nothing was unmounted meanwhile
+            return uploaded
 
-            def check() -> None:
-                order.check()
-                if not replica.life.is_intact:
-                    raise _not_here(replica.segment_id)
+    async def _upload(self, order: Order, asked: UploadOrder) -> Uploaded:
+        facts = facts_of(asked.segment, self._context.identity.cluster_id)
+        headers = asked.segment.settings.indexed_headers
+        if asked.sources:
+            merging = MergeAttempt(self._context, self._writer(order.check), headers)
+            return await merging.run(facts, asked.attempt, asked.sources)
+        replica = self._find(asked.segment)
 
-            check()
-            attempt = UploadAttempt(self._context, self._writer(check), headers)
-            try:
-                return await attempt.run(facts, asked.attempt, asked.tier_format)
-            except SourceDamagedError as error:
-                await self._judge(replica, error)
-                raise _not_here(replica.segment_id) from error
+        def check() -> None:
+            order.check()
+            if not replica.life.is_intact:
+                raise _not_here(replica.segment_id)
+
+        check()
+        attempt = UploadAttempt(self._context, self._writer(check), headers)
+        try:
+            return await attempt.run(facts, asked.attempt, asked.tier_format)
+        except SourceDamagedError as error:
+            await self._judge(replica, error)
+            raise _not_here(replica.segment_id) from error
 
     def _writer(self, check: Callable[[], None]) -> CopyWriter:
         store, clock = self._access.store, self._context.clock

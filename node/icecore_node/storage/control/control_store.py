@@ -22,6 +22,7 @@ from icecore_node.storage.control.control_promises import (
     put_epochs,
 )
 from icecore_node.storage.control.disk_identity import DiskIdentity, KnownDisks, LastStop
+from icecore_node.storage.control.known_buckets import KnownBuckets
 from icecore_node.storage.control.replica_location import engine_of
 from icecore_node.storage.engine import SegmentIdentity
 
@@ -136,6 +137,7 @@ class ControlStore:
         self.disk = DiskIdentity(database)
         self.last_stop = LastStop(database)
         self.known_disks = KnownDisks(database)
+        self.known_buckets = KnownBuckets(database)
         database.keep_reserve()
 
     # --- replicas -----------------------------------------------------------------------------

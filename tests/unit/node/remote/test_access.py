@@ -7,27 +7,25 @@ import pytest
 
 from icecore.codec.batch import Buffer
 from icecore.errors import IcecoreError, UnavailableError, UnsupportedError, WrongClusterError
-from icecore.model import NodeId
-from icecore_node.metrics import NodeMetrics
-from icecore_node.remote.access import MARKER_KEY, TierAccess
+from icecore_node.remote.access import TierAccess
+from icecore_node.remote.marker import MARKER_KEY, BucketLostError, Marker
 from icecore_node.remote.ports import TierPorts
 from icecore_node.remote.store.object_store import (
     ObjectExistsError,
     ObjectStoreBusyError,
+    ObjectStoreError,
     ObjectStoreSetupError,
 )
-from icecore_node.timing import NodeTiming
 from tests.simulation.object_store import SimBucket, SimObjectStore
+from tests.support.upload_setup import BucketMemo, access_to
 from tests.support.waiting import until
 
 OURS, THEIRS = b"o" * 16, b"t" * 16
 
 
-def access_to(bucket: SimBucket) -> TierAccess:
-    ports = TierPorts(SimObjectStore(bucket, None), cast(Any, None))
-    return TierAccess(
-        ports, NodeId(1), NodeMetrics(), NodeTiming(store_retry_ms=10, store_look_ms=10)
-    )
+def access_of(bucket: SimBucket, memory: BucketMemo | None = None) -> TierAccess:
+    ports = TierPorts(SimObjectStore(bucket, None), cast(Any, None), memory or BucketMemo())
+    return access_to(ports, store_retry_ms=10, store_look_ms=10)
 
 
 async def settled(access: TierAccess, cluster_id: bytes) -> "asyncio.Task[None]":
@@ -48,7 +46,7 @@ def _problem(access: TierAccess) -> str:
 async def test_the_cluster_leaves_its_id_and_uses_the_store() -> None:
     bucket = SimBucket()
     for _ in range(2):  # also who comes second
-        access = access_to(bucket)
+        access = access_of(bucket)
         with pytest.raises(UnavailableError, match="not looked at"):
             access.table(bytes(16), "t")
         task = await settled(access, OURS)
@@ -60,9 +58,9 @@ async def test_the_cluster_leaves_its_id_and_uses_the_store() -> None:
 
 async def test_another_cluster_s_prefix_is_refused_and_not_written_to() -> None:
     bucket = SimBucket()
-    (await settled(access_to(bucket), THEIRS)).cancel()
+    (await settled(access_of(bucket), THEIRS)).cancel()
     before, changes = dict(bucket.objects), len(bucket.changes)
-    access = access_to(bucket)
+    access = access_of(bucket)
     task = await settled(access, OURS)
     with pytest.raises(WrongClusterError) as caught:
         assert access.store
@@ -76,7 +74,7 @@ async def test_another_cluster_s_prefix_is_refused_and_not_written_to() -> None:
 async def test_a_marker_that_says_nothing(marker: bytes) -> None:
     bucket = SimBucket()
     bucket.put(MARKER_KEY, marker)
-    access = access_to(bucket)
+    access = access_of(bucket)
     with pytest.raises(ObjectStoreSetupError, match="another prefix"):
         await access.look(SimObjectStore(bucket, None))
 
@@ -101,7 +99,7 @@ class TwoFacedStore(SimObjectStore):
 @pytest.mark.parametrize("kind", [ForgetfulStore, TwoFacedStore])
 async def test_a_store_without_conditional_puts_gets_nothing(kind: type[SimObjectStore]) -> None:
     bucket = SimBucket()
-    access = access_to(bucket)
+    access = access_of(bucket)
     for _ in range(3):
         with pytest.raises(ObjectStoreSetupError, match="ignores conditional puts"):
             await access.look(kind(bucket, None))
@@ -115,7 +113,7 @@ async def test_a_store_without_conditional_puts_gets_nothing(kind: type[SimObjec
 async def test_a_store_that_is_away_is_tried_again() -> None:
     bucket = SimBucket()
     bucket.faults.refused = 3
-    access = access_to(bucket)
+    access = access_of(bucket)
     task = await settled(access, OURS)
     with pytest.raises(ObjectStoreBusyError, match="503"):
         assert access.store
@@ -128,8 +126,63 @@ async def test_a_store_that_is_away_is_tried_again() -> None:
     task.cancel()
 
 
+async def test_a_bucket_that_was_there_is_not_begun_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bucket, memory = SimBucket(), BucketMemo()
+    access = access_of(bucket, memory)
+    task = await settled(access, OURS)
+    marker = bucket.objects.pop(MARKER_KEY)
+    with pytest.raises(BucketLostError, match="forget-bucket"):
+        await access.confirm()  # who writes hears it before the next look
+    await until(lambda: bool(_problem(access)))
+    task.cancel()
+    access = access_of(bucket, memory)  # also after a restart
+    task = await settled(access, OURS)
+    with pytest.raises(ObjectStoreError, match=r"memory:/// is not there, or was emptied: .*mount"):
+        assert access.store
+    await asyncio.sleep(0.1)  # some looks later
+    lost = [each for each in caplog.records if each.levelname == "CRITICAL"]
+    assert len(lost) == 2, "once for each process"
+    assert bucket.objects == {}
+    bucket.put(MARKER_KEY, marker)
+    await until(lambda: not _problem(access))
+    await access.confirm()
+    task.cancel()
+    memory.known = None  # icecore-node forget-bucket
+    bucket.remove(MARKER_KEY)
+    await access_of(bucket, memory).look(SimObjectStore(bucket, None))
+    assert [*bucket.objects] == [MARKER_KEY]
+
+
+async def test_two_nodes_that_are_first_agree_on_one_store() -> None:
+    bucket = SimBucket()
+    memories = [BucketMemo() for _ in range(4)]
+    accesses = [access_of(bucket, each) for each in memories]
+    bucket.faults.request_s = 0.01
+    tasks = [await settled(each, OURS) for each in accesses]
+    assert {each.known for each in memories} == {memories[0].known}
+    for task in tasks:
+        task.cancel()
+
+
+async def test_an_old_marker_is_adopted_and_stays_as_it_is() -> None:
+    bucket, memory = SimBucket(), BucketMemo()
+    old = Marker(OURS.hex()).encode()
+    assert old == b'{"version": 1, "cluster_id": "%s"}' % OURS.hex().encode()
+    bucket.put(MARKER_KEY, old)
+    for _ in range(2):
+        access = access_of(bucket, memory)
+        (await settled(access, OURS)).cancel()
+        assert access.store
+        assert bucket.objects == {MARKER_KEY: old}
+    bucket.put(MARKER_KEY, Marker(OURS.hex(), "77" * 16).encode())
+    with pytest.raises(BucketLostError, match="another store"):
+        await access.look(SimObjectStore(bucket, None))
+
+
 def test_a_node_without_one() -> None:
-    access = TierAccess(None, NodeId(1), NodeMetrics(), NodeTiming())
+    access = access_to(None)
     assert not access.is_set_up
     with pytest.raises(UnsupportedError, match="tier_url is empty"):
         assert access.store

@@ -1,9 +1,19 @@
-"""Ranges that are near to each other become one request."""
+"""Ranges that are near to each other become one request; a folder that is away stays away."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from icecore_node.remote.store.object_store import ByteRange
-from icecore_node.remote.store.obstore_store import COALESCE_BYTES, StoreSettings, coalesced
+from icecore_node.io.executor import ThreadExecutor
+from icecore_node.remote.store.object_store import BucketMissingError, ByteRange
+from icecore_node.remote.store.obstore_store import (
+    COALESCE_BYTES,
+    ObstoreStore,
+    StoreSettings,
+    coalesced,
+)
 
 FAR = 10 * COALESCE_BYTES
 
@@ -29,3 +39,34 @@ def test_options_for_other_libraries() -> None:
     assert s3.options()["aws_region"] == "r"
     assert s3.is_clear_text
     assert StoreSettings(url="file:///x").options() == {}
+
+
+async def test_a_local_folder_is_made_only_once(tmp_path: Path) -> None:
+    folder, executor = tmp_path / "made" / "bucket", ThreadExecutor()
+    settings = StoreSettings(url=folder.as_uri())
+    store = ObstoreStore(settings, executor)
+    assert folder.is_dir()
+    await store.put_if_absent("t/a", b"1")
+    folder.rename(tmp_path / "away")
+    later = ObstoreStore(replace(settings, makes_folder=False), executor)
+    for each in (store, later):
+        with pytest.raises(BucketMissingError, match=f"the folder {folder} is not there: mount it"):
+            await each.put_if_absent("t/b", b"2")
+        with pytest.raises(BucketMissingError):
+            await each.put_stream("t/b", _no_pieces())
+        with pytest.raises(BucketMissingError):
+            await each.get_whole("t/a", 9)
+        with pytest.raises(BucketMissingError):
+            await each.delete("t/a")
+        with pytest.raises(BucketMissingError):
+            assert [key async for key in each.list("t")]
+        assert not folder.exists()
+    (tmp_path / "away").rename(folder)
+    for each in (store, later):
+        assert await each.get_whole("t/a", 9) == b"1"
+    executor.close()
+
+
+async def _no_pieces() -> AsyncIterator[bytes]:
+    for nothing in ():
+        yield nothing

@@ -6,6 +6,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDenie
 from icecore.errors import IcecoreError, OutOfSpaceError
 from icecore.rpc.statuses import status_of
 from icecore_node.remote.store.object_store import (
+    BucketMissingError,
     ObjectDeniedError,
     ObjectExistsError,
     ObjectMissingError,
@@ -40,8 +41,8 @@ def _answer(status: int, code: str = "") -> str:
             ObjectDeniedError,
         ),
         (PermissionError(13, "Permission denied"), ObjectDeniedError),
-        (GenericError(_answer(404, "NoSuchBucket")), ObjectStoreSetupError),
-        (FileNotFoundError(_answer(404, "NoSuchBucket")), ObjectStoreSetupError),
+        (GenericError(_answer(404, "NoSuchBucket")), BucketMissingError),
+        (FileNotFoundError(_answer(404, "NoSuchBucket")), BucketMissingError),
         (GenericError(_answer(301, "PermanentRedirect")), ObjectStoreSetupError),
         (GenericError(_answer(301)), ObjectStoreSetupError),
         (GenericError(_answer(400, "AuthorizationHeaderMalformed")), ObjectStoreSetupError),

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
+from icecore.codec.batch import Buffer
 from icecore.errors import FencedError
 from icecore.model import CoordinatorEpoch, Segment, SegmentState
 from icecore.tier_records import ROWS
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
-from icecore_node.remote.access import MARKER_KEY
 from icecore_node.remote.format.manifest import INDEX, MANIFEST, SIDE, SUFFIXES
 from icecore_node.remote.format.row_batches import batches_of
 from icecore_node.remote.format.tiered_segment import open_tiered
+from icecore_node.remote.marker import MARKER_KEY
 from icecore_node.remote.store.object_store import ObjectStoreBusyError
 from icecore_node.remote.write.copy_writer import CopyWriter, Throttle
-from tests.conformance.log_builder import CLUSTER
+from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.simulation.object_store import SimObjectStore
 from tests.support.tiered import records_of
 from tests.support.upload_setup import SEGMENT, FailingStore, Killed, UploadNode
@@ -294,6 +295,36 @@ async def test_a_store_that_was_not_looked_at_yet() -> None:
     result = await node.upload(node.sealed())
     assert result.error.reason == "UNAVAILABLE"
     assert node.bucket.objects == {} and CLUSTER
+
+
+async def test_a_bucket_that_was_emptied_is_written_to_no_more(node: UploadNode) -> None:
+    """Nobody has looked at it since."""
+    segment = node.sealed()
+    copy = (await node.upload(segment)).copy
+    node.bucket.objects.clear()
+    uploaded = await node.upload(segment, 2)
+    committed = await node.commit(1, {SEGMENT: copy})
+    swept = await node.sweep([node.name(segment, 1)], [TOPIC])
+    for error in (uploaded.error, committed, swept.errors[0], swept.topic_errors[0]):
+        assert error.reason == "OBJECT_STORE" and "was emptied" in error.message
+    assert node.bucket.objects == {}
+
+
+async def test_a_bucket_that_goes_while_a_segment_is_copied_gets_no_copy(
+    node: UploadNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects are read back from where they were put: only the marker tells."""
+    real = SimObjectStore.put_if_absent
+
+    async def put(store: SimObjectStore, key: str, data: Buffer) -> None:
+        node.bucket.objects.pop(MARKER_KEY, None)
+        await real(store, key, data)
+
+    monkeypatch.setattr(SimObjectStore, "put_if_absent", put)
+    segment = node.sealed()
+    found = await node.upload(segment)
+    assert found.error.reason == "OBJECT_STORE" and "was emptied" in found.error.message
+    assert node.name(segment, 1).key(MANIFEST) in node.bucket.objects, "which is swept later"
 
 
 async def test_failures_are_counted_by_kind(node: UploadNode) -> None:
