@@ -310,7 +310,7 @@ async def test_an_unknown_outcome_is_said_and_never_repeated(cluster: FakeCluste
     async with producer(cluster, linger_ms=0, delivery_timeout_ms=600) as p:
         await p.send_and_wait("t", b"0")
         lost = p.send("t", b"1")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)  # so long do those behind it have, once it is given up
         later = [p.send("t", b"%d" % n) for n in (2, 3)]
         with pytest.raises(LeaderLostError) as caught:
             await lost
