@@ -79,12 +79,12 @@ class AtOnce:
 
 
 def access_to(
-    ports: TierPorts | None, metrics: NodeMetrics | None = None, **waits: int
+    ports: TierPorts | None, metrics: NodeMetrics | None = None, *, node_id: int = 1, **waits: int
 ) -> TierAccess:
-    """The access of node 1, which was not looked at yet."""
+    """The access of a node, which was not looked at yet."""
     return TierAccess(
         ports,
-        NodeId(1),
+        NodeId(node_id),
         rng=cast(Any, Chance()),
         executor=cast(Any, AtOnce()),
         metrics=metrics or NodeMetrics(),

@@ -23,9 +23,9 @@ from tests.support.waiting import until
 OURS, THEIRS = b"o" * 16, b"t" * 16
 
 
-def access_of(bucket: SimBucket, memory: BucketMemo | None = None) -> TierAccess:
+def access_of(bucket: SimBucket, memory: BucketMemo | None = None, node_id: int = 1) -> TierAccess:
     ports = TierPorts(SimObjectStore(bucket, None), cast(Any, None), memory or BucketMemo())
-    return access_to(ports, store_retry_ms=10, store_look_ms=10)
+    return access_to(ports, node_id=node_id, store_retry_ms=10, store_look_ms=10)
 
 
 async def settled(access: TierAccess, cluster_id: bytes) -> "asyncio.Task[None]":
@@ -158,7 +158,7 @@ async def test_a_bucket_that_was_there_is_not_begun_again(
 async def test_two_nodes_that_are_first_agree_on_one_store() -> None:
     bucket = SimBucket()
     memories = [BucketMemo() for _ in range(4)]
-    accesses = [access_of(bucket, each) for each in memories]
+    accesses = [access_of(bucket, each, number) for number, each in enumerate(memories, 1)]
     bucket.faults.request_s = 0.01
     tasks = [await settled(each, OURS) for each in accesses]
     assert {each.known for each in memories} == {memories[0].known}
