@@ -148,7 +148,9 @@ class CoordinatorService:
                 f"protocol version {request.protocol_version}; this coordinator speaks "
                 f"{PROTOCOL_VERSION}: update coordinators before nodes"
             )
-        self._check_revision(NodeId(request.node_id), request.metadata_revision)
+        if request.cluster_id:  # what a node heard of another cluster says nothing of this one
+            self._check_cluster(request.cluster_id)
+            self._check_revision(NodeId(request.node_id), request.metadata_revision)
         asked = Registration(
             cluster_id=request.cluster_id,
             node_id=NodeId(request.node_id),

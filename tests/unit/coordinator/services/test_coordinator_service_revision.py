@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError
+from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.services.coordinator_service import CoordinatorService
 from tests.support.cluster_states import started
@@ -63,12 +63,23 @@ class Stream:
 
 async def test_it_ends_when_a_node_that_registers_heard_of_more() -> None:
     ports = Ports()
-    body = pb.RegisterRequest(node_id=2, metadata_revision=REVISION + 1).SerializeToString()
+    body = pb.RegisterRequest(
+        cluster_id=ports.state.cluster_id, node_id=2, metadata_revision=REVISION + 1
+    ).SerializeToString()
     with pytest.raises(
         UnavailableError, match="older copy: it has revision 100, node 2 heard of 101"
     ):
         await service(ports).register(body, CALL)
     assert len(ports.ended) == 1
+
+
+async def test_a_node_of_another_cluster_ends_nobody() -> None:
+    """One typing mistake in its ``coordinator`` must not cost this cluster its own."""
+    ports = Ports()
+    body = pb.RegisterRequest(cluster_id=b"x" * 16, node_id=2, metadata_revision=REVISION + 1)
+    with pytest.raises(WrongClusterError):
+        await service(ports).register(body.SerializeToString(), CALL)
+    assert not ports.ended
 
 
 @pytest.mark.parametrize(("heard", "ends"), [(0, False), (REVISION, False), (REVISION + 1, True)])
@@ -84,7 +95,9 @@ async def test_it_ends_at_the_first_heartbeat(heard: int, ends: bool) -> None:
 
 async def test_a_number_that_no_store_can_have_ends_nobody() -> None:
     ports = Ports()
-    body = pb.RegisterRequest(node_id=2, metadata_revision=1 << 60).SerializeToString()
+    body = pb.RegisterRequest(
+        cluster_id=ports.state.cluster_id, node_id=2, metadata_revision=1 << 60
+    ).SerializeToString()
     with pytest.raises(InvalidRequestError, match="no metadata store has revision"):
         await service(ports).register(body, CALL)
     assert not ports.ended
