@@ -330,7 +330,7 @@ class Admin:
         return background.run(self._admin.import_tiered(plan, settings))
 
     def plan_merges(self, topic: str, target_bytes: int = MERGED_BYTES) -> MergePlan:
-        """Which small segments that are in object storage alone could become large ones.
+        """Plan which small segments, in object storage alone, could become large ones.
 
         Args:
             topic: Its name.

@@ -65,7 +65,7 @@ class Background:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is on the loop's thread, which must not wait for itself."""
+        """Return whether the caller is on the loop's thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
     def run(self, coroutine: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:

@@ -256,7 +256,7 @@ class Node:
 
     def _remote_reading(self) -> "RemoteReading":
         # Its libraries are for nodes with an object store.
-        from icecore_node.remote.read.start import make_remote_reading
+        from icecore_node.remote.read.reading import make_remote_reading
 
         assert self._remote_ports is not None, "only called with an object store"
         ask = self._coordinator.describe_tiered

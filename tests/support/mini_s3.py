@@ -22,7 +22,7 @@ class MiniS3:
     """A server that runs, and the objects in it."""
 
     is_conditional: bool
-    """Whether it refuses a put where something is, when it is asked to. May change at any time."""
+    """The server refuses a conditional put where something is. May change at any time."""
     endpoint: str = ""
     objects: dict[str, bytes] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)

@@ -535,7 +535,7 @@ class Admin:
         return topic_from_proto(answer.topic)
 
     async def plan_merges(self, topic: str, target_bytes: int = MERGED_BYTES) -> MergePlan:
-        """Which small segments that are in object storage alone could become large ones.
+        """Plan which small segments, in object storage alone, could become large ones.
 
         Args:
             topic: Its name.

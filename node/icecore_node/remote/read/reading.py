@@ -17,10 +17,10 @@ from icecore.errors import IcecoreError, InvalidRequestError, StorageError
 from icecore.model import Segment, SegmentId
 from icecore.process.log import event
 from icecore.topic_settings import UNCOMPRESSED_BYTES_CAP
-from icecore_node.context import Tasks
+from icecore_node.context import NodeContext, Tasks
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Buffer, Executor
+from icecore_node.ports import Buffer, Executor, RemotePorts
 from icecore_node.remote.format.manifest import (
     MANIFEST_BYTES_MAX,
     Manifest,
@@ -34,7 +34,8 @@ from icecore_node.remote.format.row_batches import ROW_COLUMNS, RowBatches
 from icecore_node.remote.format.tiered_segment import TieredSegment, open_tiered
 from icecore_node.remote.read.admission import Admission
 from icecore_node.remote.read.cache import RemoteCache
-from icecore_node.remote.read.descriptions import Description, Descriptions
+from icecore_node.remote.read.descriptions import Ask, Description, Descriptions
+from icecore_node.remote.read.disk_cache import DiskCache
 from icecore_node.remote.read.not_here import NotHere, Part
 from icecore_node.remote.read.objects import CachedObjects
 from icecore_node.remote.read.remote_log import Held, RawPart, RemoteLog, gathered
@@ -399,3 +400,34 @@ def _check(manifest: Manifest, segment: Segment) -> None:
         facts.end_offset,
     ) != (wanted.base_offset, wanted.end_offset):
         raise TieredDamageError(f"the manifest is that of segment {facts.segment_id}")
+
+
+# --- put together ---------------------------------------------------------------------------------
+
+
+def make_remote_reading(
+    context: NodeContext, store: ObjectStore, ports: RemotePorts, ask: Ask
+) -> RemoteReading:
+    """Assemble remote reads as the settings say.
+
+    Args:
+        context: Context of the node.
+        store: The object store to read.
+        ports: Ports for remote reads alone.
+        ask: Asks the coordinator about a segment.
+    """
+    settings = context.settings
+    disk = (
+        DiskCache(ports.files, settings.remote_cache_bytes) if settings.remote_cache_bytes else None
+    )
+    return RemoteReading(
+        RemoteParts(
+            store=store,
+            descriptions=Descriptions(ask, context.clock, settings.timing),
+            cache=RemoteCache(disk, settings.remote_memory_bytes, ports.executor),
+            admission=Admission(context.clock),
+            executor=ports.executor,
+            tasks=context.tasks,
+            metrics=context.metrics,
+        )
+    )

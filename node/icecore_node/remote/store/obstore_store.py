@@ -66,7 +66,7 @@ class StoreSettings:
     """Maximum number of retries of one request, with back-off; then the caller decides."""
     retry_ms_max: int = 60_000
     makes_folder: bool = True
-    """Whether a local folder that is not there is made; else the store is away until it is back."""
+    """Make a local folder that is not there. Else the store is away until the folder is back."""
 
     def options(self) -> dict[str, str]:
         """Return the options for libraries that name S3's as obstore does, such as
