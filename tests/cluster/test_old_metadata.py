@@ -22,6 +22,8 @@ from tests.cluster.traffic import create, merged, numbered, produce, read_all
 from tests.support.waiting import until
 
 COUNT = 200
+HEARTBEATS_S = 1.0
+"""Longer than the time between two heartbeats."""
 
 
 def copy_of_metadata(cluster: LocalCluster, folder: Path) -> Path:
@@ -114,6 +116,26 @@ async def test_an_older_copy_ends_and_loses_nothing(cluster: LocalCluster, tmp_p
         assert await read_all(cluster.bootstrap, "after") == new
         last = await produce(cluster.bootstrap, "after", numbered(COUNT, COUNT))
         assert await read_all(cluster.bootstrap, "after") == merged(new, last)
+
+
+async def test_nodes_that_start_anew_remember_it(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Power comes back for all, and the coordinator has the older copy."""
+    with cluster:
+        await create(cluster.bootstrap, "before", partitions=1, replication_factor=3)
+        copy = copy_of_metadata(cluster, tmp_path / "copy")
+        await create(cluster.bootstrap, "after", partitions=2, replication_factor=3)
+        acked = await produce(cluster.bootstrap, "after", numbered(0, COUNT))
+        await asyncio.sleep(4 * HEARTBEATS_S)  # each node stores what it heard, once within them
+        cluster.kill_coordinator()
+        for node_id in cluster.addresses:
+            cluster.kill_node(node_id)
+        newest = put(cluster, copy)
+        for node_id in cluster.addresses:
+            cluster._spawn(cluster.node(node_id))
+        assert "older copy" in await starts_and_ends(cluster)
+        put(cluster, newest)
+        await asyncio.to_thread(cluster.start_coordinator)
+        assert await read_all(cluster.bootstrap, "after") == acked
 
 
 async def test_nodes_serve_on_beside_an_empty_store(cluster: LocalCluster) -> None:

@@ -94,7 +94,7 @@ class NodeService:
                 coordinator_epoch=identity.coordinator_epoch,
             )
         identity.check_revision(coordinator_epoch, request.metadata_revision)
-        identity.hear(coordinator_epoch, request.metadata_revision)
+        identity.hear(coordinator_epoch)  # an order teaches no revision: anybody can call here
 
     async def fence(self, body: Received, _: CallContext) -> bytes:
         """Stop appends below the new epochs; answer with the durable ends after that."""

@@ -115,6 +115,13 @@ async def test_every_fourth_heartbeat_carries_a_counter_that_is_durable_and_what
     assert ends(await node.heartbeat()) == {1: 11, 2: 20}
 
 
+async def test_the_revision_that_was_heard_is_durable_with_the_counter() -> None:
+    node = Node()
+    node.report.begin()
+    await node.report.fill(pb.HeartbeatRequest(metadata_revision=17))
+    assert (node.metadata_revision, node.disk_counter) == (17, 6)
+
+
 async def test_a_folder_that_is_full_costs_no_heartbeat() -> None:
     node = Node()
     node.error = IcecoreError("disk full")

@@ -56,6 +56,18 @@ def test_every_commit_is_synced(store: ControlStore) -> None:
     assert store.database._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+def test_the_disk_counter_and_the_revision_heard_are_one_commit(
+    store: ControlStore, path: Path
+) -> None:
+    assert (store.disk.disk_counter, store.disk.metadata_revision) == (0, 0)
+    commits = count_commits(store)
+    assert store.disk.raise_disk_counter(12) == 1
+    assert len(commits) == 1
+    again = reopened(store, path)
+    assert (again.disk.disk_counter, again.disk.metadata_revision) == (1, 12)
+    again.close()
+
+
 def test_rows_come_back(store: ControlStore, path: Path) -> None:
     commits = count_commits(store)
     store.put_rows([row(2), row(1)], [(1, 4), (2, 5)])
