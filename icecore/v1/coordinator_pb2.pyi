@@ -197,6 +197,7 @@ class HeartbeatRequest(_message.Message):
     DISKS_FIELD_NUMBER: _builtins.int
     CROWDED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
+    DISK_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -224,6 +225,8 @@ class HeartbeatRequest(_message.Message):
     all of them, in each heartbeat
     the highest one that this node heard, of any coordinator
     """
+    disk_id: _builtins.bytes
+    """as in RegisterRequest; proves whose word the revision is"""
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
         """of segments this node leads, when changed"""
@@ -282,10 +285,11 @@ class HeartbeatRequest(_message.Message):
         disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
         crowded_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         metadata_revision: _builtins.int = ...,
+        disk_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_id", b"disk_id", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,7 +38,7 @@ from icecore_node.config import NodeSettings
 from icecore_node.io.io_pool import IoPool, LogIo
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor
+from icecore_node.ports import Executor, Folder
 from icecore_node.storage.port import Store, StoredDisks
 from icecore_replication.checked import Checked, CoreT
 
@@ -65,6 +65,8 @@ class Identity:
         self.node_id = node_id
         self.cluster_id = b""
         """Empty before the first registration."""
+        self.disk_id = b""
+        """Identity of the data folder. The coordinator knows it, clients don't."""
         self.incarnation = NO_INCARNATION
         """0 until registered."""
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
@@ -76,13 +78,11 @@ class Identity:
         self.address = ""
         self.native_address = ""
 
-    def begin(
-        self, cluster_id: bytes, address: str, native_address: str, metadata_revision: int = 0
-    ) -> None:
-        """The data folder belongs to this cluster, if to any, and has heard of this revision. The
-        node listens; natively only if it has such an address."""
-        self.cluster_id = cluster_id
-        self.metadata_revision = metadata_revision
+    def begin(self, folder: Folder, address: str, native_address: str) -> None:
+        """The node listens, natively only if it has such an address. Its data folder says which
+        cluster it belongs to, if to any, and which revision it has heard of."""
+        self.cluster_id, self.disk_id = folder.cluster_id, folder.disk_id
+        self.metadata_revision = folder.metadata_revision
         self.address, self.native_address = address, native_address
 
     def lose(self) -> None:

@@ -306,12 +306,7 @@ class Node:
             adopt(context, table, self._digest_queue, found)
         listeners = self._listeners
         await listeners.start(self._handlers())
-        context.identity.begin(
-            self._folder.cluster_id,
-            listeners.address,
-            listeners.native_address,
-            self._folder.metadata_revision,
-        )
+        context.identity.begin(self._folder, listeners.address, listeners.native_address)
         inventory = [inventory_of(found) for found in recovered]
         await self._registration.register(inventory)
         digests = DigestReporter(

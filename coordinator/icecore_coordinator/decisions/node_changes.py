@@ -157,7 +157,23 @@ def check_number(name: str, told: int, known: int) -> None:
         raise InvalidRequestError(f"{name} {told} is too far beyond {known}, the highest one known")
 
 
-def check_heard_revision(state: ClusterState, node_id: NodeId, heard: int) -> None:
+@dataclass(frozen=True, slots=True)
+class HeardRevision:
+    """The newest revision of the metadata that a node says it heard of."""
+
+    node_id: NodeId
+    disk_id: bytes
+    revision: int
+
+
+def is_known_disk(state: ClusterState, told: HeardRevision) -> bool:
+    """Return whether a node proves who it is: no client can ask for the id of a disk. One word of a
+    stranger must not end a coordinator."""
+    known = state.nodes.get(told.node_id)
+    return known is not None and known.disk_id == told.disk_id
+
+
+def check_heard_revision(state: ClusterState, told: HeardRevision) -> None:
     """Compare the metadata with the newest that a node heard of (R94).
 
     Raises:
@@ -165,6 +181,7 @@ def check_heard_revision(state: ClusterState, node_id: NodeId, heard: int) -> No
             store is an older copy, so what it does not know of may be acknowledged records.
         InvalidRequestError: No store can have been changed so often.
     """
+    node_id, heard = told.node_id, told.revision
     known = state.metadata_revision
     if heard > known + REVISION_JUMP_MAX:
         raise InvalidRequestError(f"node {node_id}: no metadata store has revision {heard}")

@@ -24,9 +24,11 @@ from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.digest_changes import disagreeing, set_full_digest
 from icecore_coordinator.decisions.node_changes import (
+    HeardRevision,
     HeldReplica,
     Registration,
     check_heard_revision,
+    is_known_disk,
 )
 from icecore_coordinator.decisions.segment_changes import (
     DecidedSeal,
@@ -123,13 +125,23 @@ class CoordinatorService:
             )
         return Asker(node_id, incarnation)
 
-    def _check_revision(self, node_id: NodeId, heard: int) -> None:
-        """End this coordinator when a node heard of newer metadata than it has: before the node is
-        told anything, and before its incarnation is judged. Raises as ``check_heard_revision``."""
+    def _check_revision(self, request: pb.RegisterRequest | pb.HeartbeatRequest) -> None:
+        """Refuse a node that heard of newer metadata than these: before it is told anything, and
+        before its incarnation is judged. A node that proves who it is ends this coordinator.
+
+        Raises as ``check_heard_revision``.
+        """
+        state = self._ledger.state
+        told = HeardRevision(NodeId(request.node_id), request.disk_id, request.metadata_revision)
         try:
-            check_heard_revision(self._ledger.state, node_id, heard)
+            check_heard_revision(state, told)
         except UnavailableError as error:
-            self._ledger.end(error)
+            if is_known_disk(state, told):
+                self._ledger.end(error)
+            else:
+                event(
+                    _log, logging.CRITICAL, "revision_unproved", node_id=told.node_id, error=error
+                )
             raise
 
     def _inventory_max(self) -> int:
@@ -150,7 +162,7 @@ class CoordinatorService:
             )
         if request.cluster_id:  # what a node heard of another cluster says nothing of this one
             self._check_cluster(request.cluster_id)
-            self._check_revision(NodeId(request.node_id), request.metadata_revision)
+            self._check_revision(request)
         asked = Registration(
             cluster_id=request.cluster_id,
             node_id=NodeId(request.node_id),
@@ -186,7 +198,7 @@ class CoordinatorService:
             return
         request = parse(pb.HeartbeatRequest, body)
         self._check_cluster(request.cluster_id)
-        self._check_revision(NodeId(request.node_id), request.metadata_revision)
+        self._check_revision(request)
         session = await self._admission.connect(
             NodeId(request.node_id), Incarnation(request.incarnation)
         )

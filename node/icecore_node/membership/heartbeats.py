@@ -193,6 +193,7 @@ class Heartbeats:
             read_only=self._news.read_only,
             crowded_segment_ids=self._news.crowded,
             metadata_revision=context.identity.metadata_revision,
+            disk_id=context.identity.disk_id,
             disks=[
                 common_pb2.DiskUsage(
                     path=each.path,

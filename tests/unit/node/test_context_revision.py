@@ -1,5 +1,8 @@
 """A coordinator that works on older metadata than the ones before it is found out (R94)."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from icecore.errors import FencedError
@@ -10,7 +13,8 @@ from icecore_node.context import Identity
 def heard(*told: tuple[int, int], persisted: int = 0) -> Identity:
     """A node that heard coordinators: (epoch, revision), in this order."""
     identity = Identity(NodeId(1))
-    identity.begin(b"c", "h:1", "", persisted)
+    folder = SimpleNamespace(cluster_id=b"c", disk_id=b"d", metadata_revision=persisted)
+    identity.begin(cast(Any, folder), "h:1", "")
     for epoch, revision in told:
         identity.check_revision(CoordinatorEpoch(epoch), revision)
         identity.hear(CoordinatorEpoch(epoch), revision)

@@ -61,24 +61,41 @@ class Stream:
         return self._body
 
 
+def registers(ports: Ports, revision: int, **others: Any) -> bytes:
+    """The request of node 2, which the cluster knows, to register."""
+    told = {"cluster_id": ports.state.cluster_id, "disk_id": ports.state.nodes[2].disk_id}
+    request = pb.RegisterRequest(node_id=2, metadata_revision=revision, **{**told, **others})
+    return request.SerializeToString()
+
+
 async def test_it_ends_when_a_node_that_registers_heard_of_more() -> None:
     ports = Ports()
-    body = pb.RegisterRequest(
-        cluster_id=ports.state.cluster_id, node_id=2, metadata_revision=REVISION + 1
-    ).SerializeToString()
     with pytest.raises(
         UnavailableError, match="older copy: it has revision 100, node 2 heard of 101"
     ):
-        await service(ports).register(body, CALL)
+        await service(ports).register(registers(ports, REVISION + 1), CALL)
     assert len(ports.ended) == 1
+
+
+@pytest.mark.parametrize("who", [{"disk_id": b"guessed"}, {"disk_id": b""}, {"node_id": 77}])
+async def test_who_proves_nothing_is_refused_and_ends_nobody(who: dict[str, Any]) -> None:
+    """A stranger may know the cluster's id and its nodes, but no disk."""
+    ports = Ports()
+    others = {"node_id": 2, **who}
+    request = pb.RegisterRequest.FromString(registers(ports, REVISION + 1))
+    for name, value in others.items():
+        setattr(request, name, value)
+    with pytest.raises(UnavailableError, match="older copy"):
+        await service(ports).register(request.SerializeToString(), CALL)
+    assert not ports.ended
 
 
 async def test_a_node_of_another_cluster_ends_nobody() -> None:
     """One typing mistake in its ``coordinator`` must not cost this cluster its own."""
     ports = Ports()
-    body = pb.RegisterRequest(cluster_id=b"x" * 16, node_id=2, metadata_revision=REVISION + 1)
+    body = registers(ports, REVISION + 1, cluster_id=b"x" * 16)
     with pytest.raises(WrongClusterError):
-        await service(ports).register(body.SerializeToString(), CALL)
+        await service(ports).register(body, CALL)
     assert not ports.ended
 
 
@@ -86,7 +103,11 @@ async def test_a_node_of_another_cluster_ends_nobody() -> None:
 async def test_it_ends_at_the_first_heartbeat(heard: int, ends: bool) -> None:
     ports = Ports()
     request = pb.HeartbeatRequest(
-        cluster_id=ports.state.cluster_id, node_id=2, incarnation=9, metadata_revision=heard
+        cluster_id=ports.state.cluster_id,
+        node_id=2,
+        incarnation=9,
+        metadata_revision=heard,
+        disk_id=ports.state.nodes[2].disk_id,
     )
     with pytest.raises(UnavailableError):
         await service(ports).heartbeat(cast(Any, Stream(request)), CALL)
@@ -95,9 +116,6 @@ async def test_it_ends_at_the_first_heartbeat(heard: int, ends: bool) -> None:
 
 async def test_a_number_that_no_store_can_have_ends_nobody() -> None:
     ports = Ports()
-    body = pb.RegisterRequest(
-        cluster_id=ports.state.cluster_id, node_id=2, metadata_revision=1 << 60
-    ).SerializeToString()
     with pytest.raises(InvalidRequestError, match="no metadata store has revision"):
-        await service(ports).register(body, CALL)
+        await service(ports).register(registers(ports, 1 << 60), CALL)
     assert not ports.ended
