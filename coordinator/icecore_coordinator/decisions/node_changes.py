@@ -115,8 +115,8 @@ def register(
     """
     if asked.cluster_id and asked.cluster_id != state.cluster_id:
         raise WrongClusterError(
-            f"the data folder belongs to cluster {asked.cluster_id.hex()}, "
-            f"this is {state.cluster_id.hex()}"
+            f"the data folder belongs to cluster {asked.cluster_id.hex()}, this is "
+            f"{state.cluster_id.hex()}: give the node its own coordinator, or an empty data folder"
         )
     if asked.node_id < 1 or not asked.address or not asked.disk_id:
         raise InvalidRequestError("a node needs an id of at least 1, an address and a disk id")

@@ -160,8 +160,8 @@ class CoordinatorService:
                 f"protocol version {request.protocol_version}; this coordinator speaks "
                 f"{PROTOCOL_VERSION}: update coordinators before nodes"
             )
-        if request.cluster_id:  # what a node heard of another cluster says nothing of this one
-            self._check_cluster(request.cluster_id)
+        # A revision that a node heard of another cluster says nothing of this one.
+        if request.cluster_id == self._ledger.state.cluster_id:
             self._check_revision(request)
         asked = Registration(
             cluster_id=request.cluster_id,

@@ -8,6 +8,7 @@ import pytest
 
 from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.node_changes import Registration
 from icecore_coordinator.services.coordinator_service import CoordinatorService
 from tests.support.cluster_states import started
 
@@ -31,8 +32,8 @@ class Ports:
     def __getattr__(self, name: str) -> Any:
         return None
 
-    async def register(self, *_: object) -> Any:
-        raise AssertionError("nobody registers with it")
+    async def register(self, asked: Registration, _: object) -> Any:
+        raise WrongClusterError(f"judged by its cluster, {asked.cluster_id!r}")
 
     async def connect(self, *_: object) -> Any:
         self.connected += 1
@@ -94,7 +95,7 @@ async def test_a_node_of_another_cluster_ends_nobody() -> None:
     """One typing mistake in its ``coordinator`` must not cost this cluster its own."""
     ports = Ports()
     body = registers(ports, REVISION + 1, cluster_id=b"x" * 16)
-    with pytest.raises(WrongClusterError):
+    with pytest.raises(WrongClusterError, match="judged by its cluster"):
         await service(ports).register(body, CALL)
     assert not ports.ended
 
