@@ -67,15 +67,16 @@ class TierRecord:
     """UPLOADING: the one under way. PUBLISHED and DELETING: the one that counts, until its objects
     may go."""
     owner: NodeId = NO_NODE
-    """UPLOADING: who was asked,"""
+    """UPLOADING: who was asked. PUBLISHED: who uploaded it; ``NO_NODE`` = an imported copy."""
     owner_incarnation: Incarnation = NO_INCARNATION
-    """and as which process."""
+    """UPLOADING: as which process."""
     copy: TierCopy = TierCopy()
     closed_attempts: tuple[ClosedAttempt, ...] = ()
     since_ms: int = 0
     """In this state, in counted time."""
     revision: int = 0
-    """DELETING: the first one of its partition that does not name it."""
+    """The first one of its partition that names it, or with DELETING that does not; 0 = not
+    known."""
     sources: tuple[SegmentId, ...] = ()
     """UPLOADING: the segments whose records it is to carry, in their order, if it is a merger; no
     segment has its own id yet."""

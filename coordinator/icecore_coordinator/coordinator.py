@@ -61,7 +61,6 @@ from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.recovery.lossy_acts import LossyActs
 from icecore_coordinator.work.recovery.recovery import Recovery
 from icecore_coordinator.work.recovery.start_states import StartStates
-from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.remote.tier_import import TierImport
 from icecore_coordinator.work.remote.tiering import TieringScheduler
 from icecore_coordinator.work.retention import RetentionScheduler
@@ -161,9 +160,9 @@ class Coordinator:
         self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
-        self._retention, self._local = RetentionScheduler(ports, rolls), LocalCopies(ports)
-        self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self._local)
         self.tiering = TieringScheduler(ports, self._spawn)
+        self._retention = RetentionScheduler(ports, rolls)
+        self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self.tiering.local.free)
         nodes = CoordinatorService(
             ports,
             admission=NodeAdmission(ports, self._sessions),
@@ -239,7 +238,7 @@ class Coordinator:
         self._versions.load()
         self.ledger.subscribe(self._on_change)
         self._retention.start()
-        self._local.start()
+        self.tiering.local.start()
         self._sessions.start()
         for address in (listen, *([native(native_listen)] if native_listen else [])):
             self._servers.append(await self._net.serve(address, self._handlers))
@@ -249,6 +248,7 @@ class Coordinator:
         self._spawn(self._roll(), "roll")
         self._spawn(self._repair(), "repair")
         self._spawn(self._retain(), "retain")
+        self._spawn(self._drop_local_copies(), "local_copies")
         self._spawn(self._confirm(), "confirm")
         self._spawn(self._begin_uploads(), "upload")
         self._spawn(self._follow_tiers(), "follow_tiers")
@@ -387,9 +387,13 @@ class Coordinator:
             await asyncio.sleep(self._timing.audit_ms / 1000)
             await self._counted.store()
             await self._retention.look()
-            await self._local.look()
             await self._surplus.look()
             await self._reclaimer.look()
+
+    async def _drop_local_copies(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self.tiering.local.look()
 
     async def _begin_uploads(self) -> None:
         while True:

@@ -329,6 +329,18 @@ class Admin:
         """
         return background.run(self._admin.import_tiered(plan, settings))
 
+    def forget_store(self, store_id: bytes) -> None:
+        """Give up an object store that is gone for good: the next one that a node uploads to is the
+        cluster's. Segments that only the old one had can't be read. May be repeated.
+
+        Args:
+            store_id: Its 16 bytes, as ``describe_tiering`` shows them.
+
+        Raises:
+            InvalidRequestError: The cluster uses another object store, or none.
+        """
+        background.run(self._admin.forget_store(store_id))
+
     def plan_merges(self, topic: str, target_bytes: int = MERGED_BYTES) -> MergePlan:
         """Plan which small segments, in object storage alone, could become large ones.
 

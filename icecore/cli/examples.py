@@ -52,6 +52,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore tier merge flights --dry-run",
         "icecore tier merge flights --target-bytes 268435456",
     ),
+    "tier forget-store": (
+        "icecore tier forget-store 7f3c9a52d1e84b06a9c2f5e1387b4d90",
+        "icecore tier forget-store 7f3c9a52d1e84b06a9c2f5e1387b4d90 --yes",
+    ),
     "tier export-manifest": ("icecore tier export-manifest s3://bucket/prefix --topic flights",),
     "config show": (
         "icecore config show node --config icecore.toml",

@@ -252,6 +252,31 @@ def _claim(
     _run(session, claim)
 
 
+@app.command("forget-store")
+def forget_store(
+    context: typer.Context,
+    store_id: Annotated[
+        str, typer.Argument(help="Its id, as `icecore tier status --json` shows it.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Give up an object store that is gone for good, so that nodes begin another one.
+
+    Nodes refuse every other store until then. Segments that only this store had stay listed, and
+    can't be read unless it comes back; what nodes still have is not uploaded again.
+    """
+    session = session_of(context)
+    try:
+        meant = bytes.fromhex(store_id)
+    except ValueError:
+        raise typer.BadParameter("an id is 32 hexadecimal digits", param_hint="STORE_ID") from None
+    found = session.admin(lambda admin: admin.describe_tiering())
+    alone = sum(each.remote_only_segments for each in found.topics)
+    confirm_final(f"Give up the object store, which alone has {alone} segments?", yes=yes)
+    session.admin(lambda admin: admin.forget_store(meant))
+    session.output.note(f"object store {store_id} is given up")
+
+
 @app.command("export-manifest")
 def export_manifest(
     context: typer.Context,

@@ -418,3 +418,5 @@ class ClusterTiering:
     """Deleted topics whose objects still have to be deleted."""
     tier_url: str = ""
     """Object store that the cluster uses; empty = none yet."""
+    store_id: bytes = b""
+    """Identity of that object store, 16 bytes, as its marker says; empty = none yet."""

@@ -1470,11 +1470,14 @@ class DescribeTieringResponse(_message.Message):
     TIER_URLS_FIELD_NUMBER: _builtins.int
     GONE_TOPICS_FIELD_NUMBER: _builtins.int
     TIER_URL_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     gone_topics: _builtins.int
     """whose objects are still to be deleted"""
     tier_url: _builtins.str
     """that the cluster uses, without credentials; empty = none yet"""
+    store_id: _builtins.bytes
+    """identity of that object store, as its marker says; empty = none yet"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicTiering]: ...
     @_builtins.property
@@ -1489,10 +1492,11 @@ class DescribeTieringResponse(_message.Message):
         tier_urls: _abc.Iterable[_builtins.str] | None = ...,
         gone_topics: _builtins.int = ...,
         tier_url: _builtins.str = ...,
+        store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "gone_topics", b"gone_topics", "tier_url", b"tier_url", "tier_urls", b"tier_urls", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "gone_topics", b"gone_topics", "store_id", b"store_id", "tier_url", b"tier_url", "tier_urls", b"tier_urls", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1701,6 +1705,41 @@ class ImportTieredResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportTieredResponse: _TypeAlias = ImportTieredResponse  # noqa: Y015
+
+@_typing.final
+class ForgetStoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    store_id: _builtins.bytes
+    """of the one that is meant; the same again changes nothing"""
+    def __init__(
+        self,
+        *,
+        store_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["store_id", b"store_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetStoreRequest: _TypeAlias = ForgetStoreRequest  # noqa: Y015
+
+@_typing.final
+class ForgetStoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetStoreResponse: _TypeAlias = ForgetStoreResponse  # noqa: Y015
 
 @_typing.final
 class PlanMergesRequest(_message.Message):

@@ -94,6 +94,10 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/MergeSegments',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsResponse.FromString)
+        self.ForgetStore = channel.unary_unary(
+                '/icecore.v1.AdminService/ForgetStore',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ForgetStoreRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ForgetStoreResponse.FromString)
         self.SavePositions = channel.unary_unary(
                 '/icecore.v1.AdminService/SavePositions',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.SavePositionsRequest.SerializeToString,
@@ -250,6 +254,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForgetStore(self, request, context):
+        """Gives up the object store of the cluster: the next one that a node uploads to is the cluster's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SavePositions(self, request, context):
         """Stores how far readers with a name have come. Each position on its own, by compare-and-set.
         """
@@ -371,6 +382,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.MergeSegments,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.MergeSegmentsResponse.SerializeToString,
+            ),
+            'ForgetStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetStore,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ForgetStoreRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ForgetStoreResponse.SerializeToString,
             ),
             'SavePositions': grpc.unary_unary_rpc_method_handler(
                     servicer.SavePositions,
@@ -908,6 +924,32 @@ class AdminService:
             '/icecore.v1.AdminService/MergeSegments',
             icecore_dot_v1_dot_admin__pb2.MergeSegmentsRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.MergeSegmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def ForgetStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ForgetStore',
+            icecore_dot_v1_dot_admin__pb2.ForgetStoreRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ForgetStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -74,6 +74,8 @@ class AdminServiceStub:
     """Has a node make one segment of several and puts it in their place. Answers when that is done;
     the same call again waits for the same work.
     """
+    ForgetStore: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetStoreRequest, _admin_pb2.ForgetStoreResponse]
+    """Gives up the object store of the cluster: the next one that a node uploads to is the cluster's."""
     SavePositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SavePositionsRequest, _admin_pb2.SavePositionsResponse]
     """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
     ListPositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]
@@ -125,6 +127,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Has a node make one segment of several and puts it in their place. Answers when that is done;
     the same call again waits for the same work.
     """
+    ForgetStore: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetStoreRequest, _admin_pb2.ForgetStoreResponse]  # type: ignore[assignment]
+    """Gives up the object store of the cluster: the next one that a node uploads to is the cluster's."""
     SavePositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.SavePositionsRequest, _admin_pb2.SavePositionsResponse]  # type: ignore[assignment]
     """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
     ListPositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]  # type: ignore[assignment]
@@ -293,6 +297,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Has a node make one segment of several and puts it in their place. Answers when that is done;
         the same call again waits for the same work.
         """
+
+    @_abc_1.abstractmethod
+    def ForgetStore(
+        self,
+        request: _admin_pb2.ForgetStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ForgetStoreResponse, _abc.Awaitable[_admin_pb2.ForgetStoreResponse]]:
+        """Gives up the object store of the cluster: the next one that a node uploads to is the cluster's."""
 
     @_abc_1.abstractmethod
     def SavePositions(

@@ -127,6 +127,8 @@ class RegisterResponse(_message.Message):
     DISK_COUNTER_FIELD_NUMBER: _builtins.int
     UNKNOWN_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_STORE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     incarnation: _builtins.int
     """persist it before the first heartbeat"""
@@ -140,6 +142,10 @@ class RegisterResponse(_message.Message):
     disk_counter: _builtins.int
     """the highest one heard of this node: go on from there"""
     metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
+    store_id: _builtins.bytes
+    """as in HeartbeatResponse"""
+    forgotten_store_id: _builtins.bytes
     """as in HeartbeatResponse"""
     @_builtins.property
     def delete_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -163,10 +169,12 @@ class RegisterResponse(_message.Message):
         disk_counter: _builtins.int = ...,
         unknown_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         metadata_revision: _builtins.int = ...,
+        store_id: _builtins.bytes = ...,
+        forgotten_store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "metadata_revision", b"metadata_revision", "protocol_version", b"protocol_version", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "disk_counter", b"disk_counter", "disk_unknown", b"disk_unknown", "forgotten_store_id", b"forgotten_store_id", "heartbeat_ms", b"heartbeat_ms", "incarnation", b"incarnation", "lease_ms", b"lease_ms", "metadata_revision", b"metadata_revision", "protocol_version", b"protocol_version", "store_id", b"store_id", "unknown_segment_ids", b"unknown_segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,6 +206,8 @@ class HeartbeatRequest(_message.Message):
     CROWDED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
     DISK_ID_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    STORE_PROBLEM_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -227,6 +237,12 @@ class HeartbeatRequest(_message.Message):
     """
     disk_id: _builtins.bytes
     """as in RegisterRequest; proves whose word the revision is"""
+    store_id: _builtins.bytes
+    """of the object store that this node may use now, as its marker"""
+    store_problem: _builtins.str
+    """says; empty = none, or one without an id
+    why it may not use its object store, until a person acts
+    """
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedHighWatermark]:
         """of segments this node leads, when changed"""
@@ -286,10 +302,12 @@ class HeartbeatRequest(_message.Message):
         crowded_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
         metadata_revision: _builtins.int = ...,
         disk_id: _builtins.bytes = ...,
+        store_id: _builtins.bytes = ...,
+        store_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_id", b"disk_id", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_id", b"disk_id", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "store_id", b"store_id", "store_problem", b"store_problem", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -358,6 +376,8 @@ class HeartbeatResponse(_message.Message):
     PRODUCER_FENCES_FIELD_NUMBER: _builtins.int
     TOPICS_VERSION_FIELD_NUMBER: _builtins.int
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_STORE_ID_FIELD_NUMBER: _builtins.int
     coordinator_epoch: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
@@ -371,6 +391,14 @@ class HeartbeatResponse(_message.Message):
     """
     metadata_revision: _builtins.int
     """how often the metadata store was changed; 0 = it does"""
+    store_id: _builtins.bytes
+    """not say. A later coordinator has no lower one (R94)
+    of the cluster's object store, as its marker says: a
+    """
+    forgotten_store_id: _builtins.bytes
+    """node uses no other one; empty = none is known
+    of the one that a person gave up: no node misses it
+    """
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
     @_builtins.property
@@ -401,10 +429,12 @@ class HeartbeatResponse(_message.Message):
         producer_fences: _abc.Iterable[Global___ProducerFence] | None = ...,
         topics_version: _builtins.int = ...,
         metadata_revision: _builtins.int = ...,
+        store_id: _builtins.bytes = ...,
+        forgotten_store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "full", b"full", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "topics_version", b"topics_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "forgotten_store_id", b"forgotten_store_id", "full", b"full", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "store_id", b"store_id", "topics_version", b"topics_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2002,7 +2032,10 @@ class UploadResponse(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    store_id: _builtins.bytes
+    """of the object store that this node used, as its marker says"""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadedSegment]:
         """same order"""
@@ -2012,10 +2045,11 @@ class UploadResponse(_message.Message):
         *,
         incarnation: _builtins.int = ...,
         results: _abc.Iterable[Global___UploadedSegment] | None = ...,
+        store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "results", b"results", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2186,7 +2220,10 @@ class CommitTablesResponse(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    store_id: _builtins.bytes
+    """of the object store that this node used, as its marker says"""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
         """same order; empty reason = the table is at this revision or a later one"""
@@ -2196,10 +2233,11 @@ class CommitTablesResponse(_message.Message):
         *,
         incarnation: _builtins.int = ...,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2291,7 +2329,10 @@ class SweepResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     TOPIC_ERRORS_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
+    store_id: _builtins.bytes
+    """of the object store that this node used, as its marker says"""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
         """of the attempts, same order; empty reason = nothing of it is there"""
@@ -2306,11 +2347,104 @@ class SweepResponse(_message.Message):
         incarnation: _builtins.int = ...,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
         topic_errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "topic_errors", b"topic_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "store_id", b"store_id", "topic_errors", b"topic_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SweepResponse: _TypeAlias = SweepResponse  # noqa: Y015
+
+@_typing.final
+class VerifyCopiesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    METADATA_REVISION_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    coordinator_epoch: _builtins.int
+    incarnation: _builtins.int
+    """whom it is for, with node_id: another one refuses"""
+    node_id: _builtins.int
+    metadata_revision: _builtins.int
+    """as in HeartbeatResponse"""
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyToVerify]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        coordinator_epoch: _builtins.int = ...,
+        copies: _abc.Iterable[Global___CopyToVerify] | None = ...,
+        incarnation: _builtins.int = ...,
+        node_id: _builtins.int = ...,
+        metadata_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "copies", b"copies", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyCopiesRequest: _TypeAlias = VerifyCopiesRequest  # noqa: Y015
+
+@_typing.final
+class CopyToVerify(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    @_builtins.property
+    def copy(self) -> Global___PublishedSegment: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        copy: Global___PublishedSegment | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyToVerify: _TypeAlias = CopyToVerify  # noqa: Y015
+
+@_typing.final
+class VerifyCopiesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.int
+    store_id: _builtins.bytes
+    """of the object store that this node used, as its marker says"""
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
+        """same order; empty reason = the manifest and all its objects are there"""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.int = ...,
+        errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        store_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "store_id", b"store_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyCopiesResponse: _TypeAlias = VerifyCopiesResponse  # noqa: Y015

@@ -75,6 +75,10 @@ class Identity:
         """Highest revision of the metadata store that any coordinator told."""
         self._earlier_revision = 0
         """The highest one that coordinators before the newest told."""
+        self.store_id = b""
+        """Identity of the cluster's object store; empty while the coordinator knows none."""
+        self.forgotten_store_id = b""
+        """Identity of the last one that a person gave up."""
         self.address = ""
         self.native_address = ""
 
@@ -107,6 +111,10 @@ class Identity:
             self.coordinator_epoch = coordinator_epoch
             self._earlier_revision = self.metadata_revision
         self.metadata_revision = max(self.metadata_revision, metadata_revision)
+
+    def hear_store(self, store_id: bytes, forgotten_store_id: bytes) -> None:
+        """This node's own coordinator said which object store the cluster uses (R95)."""
+        self.store_id, self.forgotten_store_id = store_id, forgotten_store_id
 
     def check_revision(self, coordinator_epoch: CoordinatorEpoch, metadata_revision: int) -> None:
         """Compare the metadata of a coordinator with those of the coordinators before it (R94). Its

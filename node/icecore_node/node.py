@@ -105,9 +105,10 @@ class Node:
         remote: RemotePorts | None = None,
     ) -> None:
         self._folder = folder
+        identity = Identity(settings.node_id)
         self.tier = TierAccess(
             tier,
-            settings.node_id,
+            identity,
             rng=rng,
             executor=executor,
             metrics=metrics,
@@ -133,7 +134,7 @@ class Node:
             ),
             cache=TailCache(settings.tail_cache_bytes),
             metrics=metrics,
-            identity=Identity(settings.node_id),
+            identity=identity,
             peers=Peers(settings.transport),
             producer_fences=ProducerFences(),
             tasks=Tasks(self._give_up),
@@ -242,6 +243,7 @@ class Node:
 
     def _tier_orders(self) -> "TierOrders":
         # Its libraries are for nodes with an object store.
+        from icecore_node.remote.write.copy_check import CopyCheck
         from icecore_node.remote.write.sweeping import Sweeper
         from icecore_node.remote.write.tier_tables import TierTables
         from icecore_node.remote.write.uploads import Uploads
@@ -249,9 +251,13 @@ class Node:
 
         context, access = self.context, self.tier
         return TierOrders(
-            Uploads(context, access, self.replicas, self.orders, self._reading, self._damage),
-            TierTables(context, access),
-            Sweeper(context, access),
+            access,
+            uploads=Uploads(
+                context, access, self.replicas, self.orders, self._reading, self._damage
+            ),
+            tables=TierTables(context, access),
+            sweeper=Sweeper(context, access),
+            copies=CopyCheck(context, access),
         )
 
     def _remote_reading(self) -> "RemoteReading":
@@ -284,6 +290,7 @@ class Node:
             ),
             standing=updates.standing,
             on_update=updates.take,
+            store=self.tier,
         )
         self._registration = NodeRegistration(
             context, self._folder, self._coordinator, self._heartbeats, table, delete
@@ -314,7 +321,7 @@ class Node:
         )
         self._begin(self._registration.stay(inventory))
         if self.tier.is_set_up:
-            self._begin(self.tier.run(context.identity.cluster_id))
+            self._begin(self.tier.run())
         self._begin(self._following.run())
         self._begin(self._producer_ids.run())
         self._begin(self._tick())

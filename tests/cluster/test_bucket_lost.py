@@ -1,10 +1,9 @@
-"""A bucket that nodes have used and that is not there any more: nothing goes to what is there
-instead, copies on nodes stay, and all goes on when the bucket is back."""
+"""A bucket that a cluster has used and that is not there any more, or is another one for one node:
+nothing goes to what is there instead, copies on nodes stay, and all goes on when it is back."""
 
+import asyncio
 import json
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,18 @@ from icecore.dev import LocalCluster
 from tests.cluster.test_tiering import cluster_of
 from tests.cluster.test_tiering_refused import told, unpublished
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
-from tests.support.tier_places import Place, has_store, run_json, seal, tiering, until, until_tiered
+from tests.support.s3 import S3Server, running_moto, s3_credentials
+from tests.support.tier_places import (
+    Place,
+    has_store,
+    run_cli,
+    run_json,
+    s3_place,
+    seal,
+    tiering,
+    until,
+    until_tiered,
+)
 
 MARKER = "_icecore/cluster.json"
 
@@ -53,7 +63,7 @@ async def test_a_bucket_that_is_not_mounted_takes_nothing(
         async with Admin(address) as admin:
             before = await tiering(admin, "flights")
             await seal(admin, "flights")
-            found = await told(address, "forget-bucket")
+            found = await told(address, "forget-store")
             assert found.published_segments == found.remote_only_segments
             assert found.published_segments == before.published_segments
             assert unpublished(found) == 1
@@ -93,12 +103,16 @@ async def test_a_bucket_that_is_emptied_is_not_begun_again(
             await seal(admin, "flights")
         found = await told(address, "was emptied")
         assert unpublished(found) == 1
+        async with Admin(address) as admin:
+            alerts = [each.why for each in (await admin.describe_cluster()).alerts]
+        assert any("was emptied" in each and "forget-store" in each for each in alerts)
         assert [*bucket.rglob("*")] == []
         assert len(refusals(cluster, 1)) == 2, "once for each process"
         assert await read_all(address, "flights") == merged(first, second)
-        cluster.stop_node(1)
-        forget(tmp_path / "cluster" / "node-1")  # a person says that it is gone for good
-        cluster.start_node(1)
+        other = run_cli(cluster, "tier", "forget-store", "0" * 32, "--yes", status=1)
+        assert f"uses object store {marker['store_id']}" in other.stderr
+        # A person says that it is gone for good.
+        run_cli(cluster, "tier", "forget-store", marker["store_id"], "--yes")
         async with Admin(address) as admin:
 
             async def is_published() -> bool:
@@ -109,9 +123,76 @@ async def test_a_bucket_that_is_emptied_is_not_begun_again(
         again = json.loads((bucket / MARKER).read_text())
         assert again["cluster_id"] == marker["cluster_id"]
         assert again["store_id"] != marker["store_id"]
+        status = run_json(cluster, "tier", "status")
+        assert status["store_id"] == again["store_id"]
 
 
-def forget(data: Path) -> None:
-    command = [sys.executable, "-m", "icecore_node", "forget-bucket", str(data), "--yes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0 and "is forgotten" in done.stdout, done.stderr
+async def test_copies_stay_while_the_published_ones_are_gone(tmp_path: Path) -> None:
+    """Somebody emptied the bucket and left the marker: no node can tell by that."""
+    bucket, away = tmp_path / "bucket", tmp_path / "away"
+    with cluster_of(tmp_path / "cluster", Place(bucket.as_uri()), nodes=3) as cluster:
+        address = cluster.bootstrap
+        sent = await fill(address, replication_factor=3)
+        [topic] = [each for each in bucket.iterdir() if not each.name.startswith("_")]
+        topic.rename(away)
+        async with Admin(address) as admin:
+            await admin.alter_topic("flights", local_retention_ms=0)
+            found = await told(address, "verify: ")
+            assert found.published_segments and not found.remote_only_segments
+            alerts = [each.why for each in (await admin.describe_cluster()).alerts]
+            assert any("does not find published copies of topic flights" in each for each in alerts)
+            await asyncio.sleep(1)  # several more looks
+            assert not (await tiering(admin, "flights")).remote_only_segments
+        assert await read_all(address, "flights") == sent
+        for node_id in cluster.addresses:  # also after a restart, and whoever uploaded them
+            cluster.kill_node(node_id)
+            assert await read_all(address, "flights") == sent
+            cluster.start_node(node_id)
+        shutil.copytree(away, topic, dirs_exist_ok=True)
+        async with Admin(address) as admin:
+            await until_tiered(admin, "flights", is_remote=True)
+        assert await read_all(address, "flights") == sent
+
+
+async def test_a_node_with_another_endpoint_takes_no_part(
+    tmp_path: Path, moto: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same URL leads to two servers: only the one that the cluster used first counts."""
+    for name, value in s3_credentials().items():
+        monkeypatch.setenv(name, value)
+    place = s3_place(moto, tmp_path.name)
+    with running_moto() as other:
+        cluster = cluster_of(tmp_path / "cluster", place, nodes=3)
+        cluster.node(2).extra += ["--tier-endpoint", other.endpoint]
+        with cluster:
+            address = cluster.bootstrap
+            async with Admin(address) as admin:
+                await until(lambda: has_store(admin))
+                await create(
+                    address,
+                    "flights",
+                    partitions=2,
+                    replication_factor=3,
+                    tier="on",
+                    local_retention_ms=0,
+                )
+                parts = []
+                for start in range(0, 300, 100):
+                    parts.append(await produce(address, "flights", numbered(start, 100)))
+                    await seal(admin, "flights")
+
+                async def is_refused() -> bool:
+                    return any(refusals(cluster, each) for each in cluster.addresses)
+
+                await until(is_refused)
+
+                async def is_published() -> bool:
+                    found = await tiering(admin, "flights")
+                    return not unpublished(found)
+
+                await until(is_published)
+            sent = merged(*parts)
+            for node_id in cluster.addresses:
+                cluster.kill_node(node_id)
+                assert await read_all(address, "flights") == sent
+                cluster.start_node(node_id)

@@ -4,6 +4,7 @@ import pytest
 
 from icecore.model import NodeId, SegmentId
 from icecore_coordinator.decisions import tiering
+from icecore_coordinator.decisions.local_copies import Verified, drop_expired_copies
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, CounterRecord, updated, without_copies
 from tests.model.tiering import COPY, KEY, SEGMENT, Rules, explore
@@ -32,7 +33,13 @@ def sweeps_current(state: ClusterState) -> list[tiering.Sweeping]:
     )
 
 
-def drops_before_publishing(state: ClusterState) -> Change:
+def drops_unseen(state: ClusterState, _: Verified) -> Change:
+    """Copies on nodes go as metadata say, whatever there is in the bucket."""
+    attempts = {each: tier.attempt for each, tier in state.tiers.segments.items()}
+    return drop_expired_copies(state, KEY, attempts, 0)
+
+
+def drops_before_publishing(state: ClusterState, _: Verified) -> Change:
     """Copies on nodes go once an upload is under way."""
     record = state.segments.get(SEGMENT)
     if record is None or not record.segment.replicas or not state.tiers.under_way:
@@ -72,6 +79,7 @@ def test_production_is_right_in_all_of_them() -> None:
         (Rules(publish=publishes_closed), "swept|not there"),
         (Rules(sweepings=sweeps_current), "not there"),
         (Rules(drop_copies=drops_before_publishing), "no copy at all"),
+        (Rules(drop_copies=drops_unseen), "not there"),
         (Rules(release=releases_at_once), "the table names"),
         (Rules(begin=same_number_again), "two uploads meet|may be swept"),
         (Rules(uploader_deletes=True), "not there"),

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from icecore.errors import ConflictError
-from icecore.model import Epoch, Incarnation, NodeId, Segment, SegmentId, SegmentState
+from icecore.model import NO_NODE, Epoch, Incarnation, NodeId, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierRecord, TierState
 from icecore.topic_settings import SegmentSettings, Tiering
 from icecore_coordinator.decisions import local_copies, retention, tiering
@@ -64,6 +64,8 @@ class State:
     late: tuple[int, ...] = ()
     """Those that were put once nobody remembered the attempt: its owner was paused for longer than
     closed attempts are kept. They cost room, and nobody looks at them."""
+    is_emptied: bool = False
+    """All objects vanished from the bucket, while nodes had copies; the table with them."""
     has_copies: bool = True
     is_tiered: bool = False
     is_gone: bool = False
@@ -82,8 +84,8 @@ class Rules:
         tiering.publish(state, upload, COPY, 0)
     )
     close: Callable[[ClusterState, SegmentId, int], Change] = tiering.close
-    drop_copies: Callable[[ClusterState], Change] = lambda state: local_copies.drop_expired_copies(
-        state, KEY, 0
+    drop_copies: Callable[[ClusterState, local_copies.Verified], Change] = lambda state, verified: (
+        local_copies.drop_expired_copies(state, KEY, verified, 0)
     )
     retire: Callable[[ClusterState], Change] = lambda state: retention.delete_below_start(
         state, KEY, 0
@@ -107,6 +109,7 @@ def cluster(state: State) -> ClusterState:
 UNKNOWN: dict[str, Any] = {
     **dict.fromkeys(("table", "asked", "put", "objects", "late"), ()),
     "tries": 0,
+    "is_emptied": False,
     "wrong": "",
 }
 
@@ -169,7 +172,9 @@ def taken(state: State, change: Change) -> State:
     for record in change.puts:
         match record:
             case TierRecord():
-                changed["tier"] = replace(record, version=1)
+                # Whoever uploaded it matters to no rule here: fewer states.
+                owner = record.owner if record.is_under_way else NO_NODE
+                changed["tier"] = replace(record, version=1, owner=owner)
             case PartitionRecord():
                 changed |= {
                     "revision": record.tier_revision,
@@ -190,13 +195,16 @@ def taken(state: State, change: Change) -> State:
 
 def steps(state: State, rules: Rules) -> Iterator[State]:
     """All states that may come next."""
-    known = cluster(state)
+    known, tier = cluster(state), state.tier
     if state.now_ms < OLD_MS or _waits(state):
         yield replace(state, now_ms=state.now_ms + 1)
     if state.start == 0:
         yield taken(state, retention.move_log_start(known, KEY, 1, 1))
     yield taken(state, rules.retire(known))
-    yield taken(state, rules.drop_copies(known))
+    seen = {} if tier is None or tier.attempt not in state.objects else {SEGMENT: tier.attempt}
+    yield taken(state, rules.drop_copies(known, seen))
+    if seen and state.has_copies and state.is_tiered:
+        yield replace(state, is_emptied=True, objects=(), table=())
     yield taken(state, rules.release(known))
     yield from _uploads(state, rules)
     if state.table_revision < state.revision:
@@ -278,11 +286,12 @@ def wrong_in(state: State) -> str:
     is_published = tier is not None and tier.state is TierState.PUBLISHED
     if not state.is_gone and not state.has_copies and not is_published:
         return "no copy at all"
-    if tier is not None and is_published and tier.attempt not in state.objects:
+    is_there = tier is not None and tier.attempt in state.objects
+    if is_published and not is_there and not (state.is_emptied and state.has_copies):
         return "what is published is not there"
     if tier is not None and tier.attempt in [each.attempt for each in tier.closed_attempts]:
         return "what counts may be swept"
-    if any(each not in state.objects for each in state.table):
+    if any(each not in state.objects for each in state.table) and not state.is_emptied:
         return "the table names what is not there"
     return state.wrong
 

@@ -1,13 +1,13 @@
-"""A staged world of segments that move into object storage while everything fails that they need.
+"""Staged worlds of segments that move into object storage while everything fails that they need.
 
-It is survivable and must be clean; see ``tiered``. Roles are those of ``directed``.
+They are survivable and must be clean; see ``tiered``. Roles are those of ``directed``.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from tests.simulation.cluster import COORDINATOR
-from tests.simulation.directed import PATIENCE_S, plan, roles
+from tests.simulation.directed import PATIENCE_S, plan, roles, until
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.object_store import SimBucket
 from tests.simulation.plan import Plan
@@ -67,5 +67,41 @@ async def _strangers(bucket: SimBucket, patience_s: float) -> None:
     bucket.mend()
 
 
-PLANS: dict[str, Callable[[int], Plan]] = {"segments_are_tiered": segments_are_tiered_plan}
-KINDS = (Kind("segments_are_tiered", segments_are_tiered),)
+KEPT_MS = 4_000
+"""How long nodes keep what is published in the other world,"""
+YOUNG_MS = 2_000
+"""and how long none of them has looked for it yet."""
+
+
+def bucket_emptied_plan(seed: int) -> Plan:
+    """Little traffic beside it; nodes have an object store."""
+    return plan("bucket_emptied", producers=1, has_store=True, may_page=True)
+
+
+async def bucket_emptied(scene: Scene, fault: Fault) -> None:
+    """Objects of segments that nodes have, too, vanish for good, and nobody is told: what nodes
+    have is all that is left. The marker stays where it is."""
+    world = scene.world
+    settings = {"local_retention_ms": KEPT_MS}
+    topic = TieredTopic(world, scene.plan, "tiered", settings, merges=False)
+    world.fleeting.append(topic)
+    await topic.live()
+    leader, followers = await roles(world)
+    for name in (leader, COORDINATOR, followers[0]):
+        await until(lambda: topic.lose_objects(YOUNG_MS) > 0)
+        world.count_fault("bucket_emptied")
+        await asyncio.sleep(KEPT_MS / 1000)
+        world.kill(name)
+        await asyncio.sleep(0.3)
+        world.start(name)
+        await asyncio.sleep(KEPT_MS / 1000)
+
+
+PLANS: dict[str, Callable[[int], Plan]] = {
+    "segments_are_tiered": segments_are_tiered_plan,
+    "bucket_emptied": bucket_emptied_plan,
+}
+KINDS = (
+    Kind("segments_are_tiered", segments_are_tiered),
+    Kind("bucket_emptied", bucket_emptied),
+)

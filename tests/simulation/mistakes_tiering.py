@@ -1,16 +1,18 @@
 """Seeded mistakes in what moves segments into object storage; see ``mistakes``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from icecore.model import NodeId, SegmentId
-from icecore.tier_records import ClosedAttempt, TierState, closed
+from icecore.tier_records import NO_ATTEMPT, ClosedAttempt, TierState, closed
 from icecore_coordinator.decisions import local_copies, tier_merging, tiering
 from icecore_coordinator.decisions.tiering import Sweeping
 from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
-from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_coordinator.state.records import Change
 from icecore_coordinator.work.remote import merging, tier_sweeping, uploads
+from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
 from icecore_node.remote.write.copy_writer import CopyWriter
 from tests.simulation.mistakes import Mistake, patch
 
@@ -24,13 +26,34 @@ def published_without_proof() -> Mistake:
     return patch(CopyWriter, "_prove", wrong)
 
 
-def copies_leave_first() -> Mistake:
+@contextmanager
+def copies_leave_first() -> Iterator[None]:
     """R87: nodes drop their copies of what is old enough, published or not."""
 
-    def wrong(state: ClusterState, record: SegmentRecord) -> bool:
+    def wrong(*_: Any) -> bool:
         return True
 
-    return patch(local_copies, "may_lose_copies", wrong)
+    async def believed(_: CopyVerifier, segment_ids: Iterable[SegmentId]) -> dict[SegmentId, int]:
+        return dict.fromkeys(segment_ids, NO_ATTEMPT)
+
+    with (
+        patch(local_copies, "_may_go", wrong),
+        patch(local_copies, "_is_verified", wrong),
+        patch(CopyVerifier, "verify", believed),
+    ):
+        yield
+
+
+def metadata_are_believed() -> Mistake:
+    """R87: what metadata call published is there, so nobody has to look."""
+
+    async def believed(
+        self: CopyVerifier, segment_ids: Iterable[SegmentId]
+    ) -> dict[SegmentId, int]:
+        tiers = self._ledger.state.tiers.segments
+        return {each: tiers[each].attempt for each in segment_ids}
+
+    return patch(CopyVerifier, "verify", believed)
 
 
 def current_attempt_is_swept() -> Mistake:

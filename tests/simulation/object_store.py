@@ -103,6 +103,11 @@ class SimBucket:
             self.alter(key, len(self.versions[key]) // 2)
         self.faults.struck["removed_objects" if is_removal else "altered_objects"] += 1
 
+    def lose(self, key: str) -> None:
+        """Remove an object from outside, for good; the provider keeps no version."""
+        del self.objects[key]
+        self.faults.struck["lost_objects"] += 1
+
     def mend(self) -> None:
         """Bring those versions back, but for objects that were swept meanwhile."""
         self.objects |= self.versions

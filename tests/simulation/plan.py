@@ -59,7 +59,8 @@ class Plan:
     is_damage_bounded: bool = True
     """At most one disk is damaged, so that no data may become unavailable."""
     may_page: bool = False
-    """True = a client sends false messages, so that a call for help is no problem."""
+    """True = a client sends false messages, or somebody empties the bucket, so that a call for help
+    is no problem."""
     looks_up: bool = False
     """A program asks by ``icecore.Lookup``, instead of somebody else (see ``askers``)."""
     begins_at_nodes: bool = False

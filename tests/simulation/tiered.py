@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
+from icecore.model import SegmentId
 from icecore.tier_records import TierRecord, TierState, topic_folder
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_node.remote.format.manifest import (
@@ -63,16 +64,26 @@ class TieredTopic:
         plan: Of the world.
         name: Of the topic.
         settings: Besides ``SETTINGS``.
+        merges: Whether segments are merged.
     """
 
     def __init__(
-        self, world: "World", plan: Plan, name: str, settings: Mapping[str, Any] | None = None
+        self,
+        world: "World",
+        plan: Plan,
+        name: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        merges: bool = True,
     ) -> None:
         self._world = world
         self.name = name
         self._inner = ExpiringTopic(world, plan, name, {**SETTINGS, **(settings or {})})
         self._rng = random.Random(f"merges of {name} {world.seed}")
+        self._merges = merges
         self._merging: asyncio.Task[None] | None = None
+        self._lost: dict[SegmentId, None] = {}
+        """Segments whose objects vanished while nodes had copies."""
         keep_s = timing(plan.knobs).tier_closed_keep_ms / 1000
         self._is_overslept = any(each.lasts_s > keep_s for each in plan.faults)
         """True = a fault may pause a node for longer than attempts are remembered: the objects it
@@ -83,10 +94,32 @@ class TieredTopic:
         """Be made, and be written, read and merged from then on."""
         self._world.count_fault(TIERED)
         await self._inner.live()
+        if not self._merges:
+            return
         process, net, clock, rng = self._world.client(f"merger of {self.name}")
         address = coordinator_address(COORDINATOR)
         admin = Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
         self._merging = process.spawn(self._merge_now_and_then(admin))
+
+    def lose_objects(self, young_ms: int) -> int:
+        """Remove for good all objects of what was published so lately that nodes have it, too, and
+        keep it for a while; what the table does not name yet stays, for no table could be brought
+        up to date without its manifest. Return of how many segments."""
+        if COORDINATOR not in self._world.shells or self.name not in self._state().topic_ids:
+            return 0
+        state, objects = self._state(), self._world.bucket.objects
+        found = 0
+        for segment_id in state.tiers.held.get(self._topic_id(), ()):
+            tier = state.tiers.segments[segment_id]
+            is_old = state.counted_ms - state.segments[segment_id].since_ms > young_ms
+            if is_old or state.partitions[tier.partition_key].table_revision < tier.revision:
+                continue
+            for key in [copy_name(tier).key(suffix) for suffix in SUFFIXES]:
+                if key in objects:
+                    self._world.bucket.lose(key)
+            found += segment_id not in self._lost
+            self._lost[segment_id] = None
+        return found
 
     async def _merge_now_and_then(self, admin: Admin) -> None:
         """Merge small segments now and then, sometimes by two calls at once."""
@@ -126,7 +159,9 @@ class TieredTopic:
         state, topic_id = self._state(), self._topic_id()
         tiers = [state.tiers.segments[each] for each in state.tiers.of_topic.get(topic_id, ())]
         for each in tiers:
-            problems += await self._wrong_copy(each)
+            is_here = not state.segments[each.segment_id].segment.is_remote_only
+            if not (is_here and each.segment_id in self._lost):
+                problems += await self._wrong_copy(each)
         problems += self._wrong_table(tiers)
         problems += [] if self._is_overslept else self._left_behind(tiers)
         problems += self._wrong_settings(tiers)

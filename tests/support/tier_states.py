@@ -6,10 +6,10 @@ from icecore.tier_records import TierCopy, TierRecord
 from icecore.topic_settings import Tiering
 from icecore_coordinator.decisions.digest_changes import set_full_digest
 from icecore_coordinator.decisions.local_copies import drop_copies
-from icecore_coordinator.decisions.tiering import Attempt, begin, publish
+from icecore_coordinator.decisions.tiering import Attempt, begin, committed, publish
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.records import Change, updated
-from tests.support.cluster_states import ALL, SETTINGS, TOPIC, Cluster, commit, roll, started
+from tests.support.cluster_states import ALL, KEY, SETTINGS, TOPIC, Cluster, commit, roll, started
 
 FULL_DIGEST = b"\x01" + b"f" * 32
 COPY = TierCopy(b"m" * 32, b"c" * 33, 500, 10, "parquet")
@@ -52,10 +52,23 @@ def published(state: Cluster) -> int:
     return segment_id
 
 
+def tabled(state: Cluster) -> int:
+    """The same, and the table names it."""
+    segment_id = published(state)
+    commit(state, committed(state, KEY, state.partitions[KEY].tier_revision))
+    return segment_id
+
+
+def seen(state: Cluster) -> dict[int, int]:
+    """All that is published, as if nodes had just looked for it."""
+    tiers = state.tiers.segments
+    return {each: tiers[each].attempt for each in state.tiers.published.get(KEY, ())}
+
+
 def remote(state: Cluster) -> int:
     """A segment that lies in object storage alone: its id."""
-    segment_id = published(state)
-    commit(state, drop_copies(state, segment_id, 0))
+    segment_id = tabled(state)
+    commit(state, drop_copies(state, segment_id, seen(state), 0))
     return segment_id
 
 

@@ -14,7 +14,6 @@ from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.remote.tiering import TieringScheduler
 from tests.support.cluster_states import ALL, Cluster, commit
 from tests.support.tier_states import COPY, tiered_topic
@@ -23,6 +22,7 @@ REQUESTS: dict[str, Any] = {
     "Upload": pb.UploadRequest,
     "CommitTables": pb.CommitTablesRequest,
     "Sweep": pb.SweepRequest,
+    "VerifyCopies": pb.VerifyCopiesRequest,
 }
 
 
@@ -55,6 +55,8 @@ class TierWorld:
         """The error that a call to a node ends with, by node id."""
         self.holds: asyncio.Event | None = None
         """The event that answers to uploads wait for; None = they do not wait."""
+        self.store_ids: dict[int, bytes] = {}
+        """Identity of the object store that a node has, if it says one, by node id."""
         self.alerts: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Change], None]] = []
@@ -74,7 +76,7 @@ class TierWorld:
             alerts=SimpleNamespace(raise_alert=lambda _, why: self.alerts.append(why)),
         )
         self.tiering = TieringScheduler(cast(Any, ports), self._spawn)
-        self.local = LocalCopies(cast(Any, ports))
+        self.local = self.tiering.local
         self.local.start()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -125,6 +127,7 @@ class TierWorld:
             raise self.breaks[node_id]
         answer = self._answer(request, self.fails.get(node_id))
         answer.incarnation = ALL[node_id]
+        answer.store_id = self.store_ids.get(node_id, b"")
         return cast(bytes, answer.SerializeToString())
 
     def _answer(self, request: Any, error: IcecoreError | None) -> Any:
@@ -137,6 +140,9 @@ class TierWorld:
                 errors=[told or empty for _ in request.attempts],
                 topic_errors=[told or empty for _ in request.gone_topic_ids],
             )
+        if isinstance(request, pb.VerifyCopiesRequest):
+            empty = pb.VerifyCopiesResponse().errors.add()
+            return pb.VerifyCopiesResponse(errors=[told or empty for _ in request.copies])
         copies = [
             pb.UploadedSegment(error=told)
             if told

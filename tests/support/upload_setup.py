@@ -20,6 +20,7 @@ from icecore.rpc import convert
 from icecore.topic_settings import PARQUET_FORMAT
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.context import Identity
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
 from icecore_node.remote.access import TierAccess
@@ -27,6 +28,7 @@ from icecore_node.remote.format.manifest import MANIFEST, CopyName, Manifest, pa
 from icecore_node.remote.format.stored_settings import StoredSettings
 from icecore_node.remote.ports import Table, TierPorts
 from icecore_node.remote.store.object_store import ObjectStore
+from icecore_node.remote.write.copy_check import CopyCheck
 from icecore_node.remote.write.sweeping import Sweeper
 from icecore_node.remote.write.tier_tables import TierTables
 from icecore_node.remote.write.uploads import Uploads
@@ -79,12 +81,16 @@ class AtOnce:
 
 
 def access_to(
-    ports: TierPorts | None, metrics: NodeMetrics | None = None, *, node_id: int = 1, **waits: int
+    ports: TierPorts | None,
+    metrics: NodeMetrics | None = None,
+    *,
+    identity: Identity | None = None,
+    **waits: int,
 ) -> TierAccess:
     """The access of a node, which was not looked at yet."""
     return TierAccess(
         ports,
-        NodeId(node_id),
+        identity or Identity(NodeId(1)),
         rng=cast(Any, Chance()),
         executor=cast(Any, AtOnce()),
         metrics=metrics or NodeMetrics(),
@@ -115,7 +121,8 @@ class UploadNode(QueryNode):
         shared.settings = SimpleNamespace(**fields, timing=NodeTiming())
         shared.identity.register(CLUSTER, Incarnation(11), CoordinatorEpoch(1))
         self.orders = Orders(self.context.identity)
-        self.access = access_to(self.tier, self.context.metrics)
+        identity = self.context.identity
+        self.access = access_to(self.tier, self.context.metrics, identity=identity)
         reading = ReplicaReading(self.context, cast(Any, self))
         self.uploads = Uploads(
             self.context, self.access, self.table, self.orders, reading, cast(Any, self)
@@ -128,9 +135,11 @@ class UploadNode(QueryNode):
             write_backs=nothing,
             leader_orders=nothing,
             tier_orders=TierOrders(
-                self.uploads,
-                TierTables(self.context, self.access),
-                Sweeper(self.context, self.access),
+                self.access,
+                uploads=self.uploads,
+                tables=TierTables(self.context, self.access),
+                sweeper=Sweeper(self.context, self.access),
+                copies=CopyCheck(self.context, self.access),
             ),
         )
 
@@ -148,7 +157,6 @@ class UploadNode(QueryNode):
 
     async def ready(self) -> None:
         """The store was looked at."""
-        self.access._cluster_id = CLUSTER
         await self.access.look(self.tier.store)
         self.access._problem = None
 
@@ -265,6 +273,28 @@ class UploadNode(QueryNode):
         answer = await self.service.commit_tables(request.SerializeToString(), CALL)
         [error] = pb.CommitTablesResponse.FromString(answer).errors
         return error
+
+    async def verify(
+        self, copies: dict[SegmentId, pb.TieredCopy], **changes: Any
+    ) -> pb.VerifyCopiesResponse:
+        """Look for published copies."""
+        items = [
+            pb.CopyToVerify(
+                topic_id=TOPIC,
+                partition=0,
+                copy=pb.PublishedSegment(
+                    segment_id=segment_id,
+                    generation=0,
+                    base_offset=self.logs[segment_id].identity.base_offset,
+                    attempt=copy.attempt,
+                    manifest_sha256=copy.manifest_sha256,
+                ),
+            )
+            for segment_id, copy in copies.items()
+        ]
+        request = pb.VerifyCopiesRequest(**self._head(changes), copies=items)
+        answer = await self.service.verify_copies(request.SerializeToString(), CALL)
+        return pb.VerifyCopiesResponse.FromString(answer)
 
     async def sweep(
         self, names: list[CopyName], topics: list[bytes] | None = None, **changes: Any

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from icecore.errors import ConflictError, InvalidRequestError
-from icecore.model import FIRST_GENERATION, NO_INCARNATION, NO_NODE, NodeId, SegmentId
+from icecore.model import FIRST_GENERATION, NO_INCARNATION, NodeId, SegmentId
 from icecore.tier_records import TierCopy, TierRecord, TierState
 from icecore.topic_settings import PARQUET_FORMAT
 from icecore_coordinator.decisions.tiering import (
@@ -234,7 +234,6 @@ def publish_merge(
         tier,
         state=TierState.PUBLISHED,
         copy=copy,
-        owner=NO_NODE,
         owner_incarnation=NO_INCARNATION,
         sources=(),
         since_ms=state.counted_ms,

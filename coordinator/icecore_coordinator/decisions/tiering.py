@@ -9,7 +9,7 @@ before metadata when a copy is made, metadata before bytes when it goes.
 from dataclasses import dataclass, replace
 
 from icecore.errors import ConflictError, InvalidRequestError
-from icecore.model import NO_INCARNATION, NO_NODE, Incarnation, NodeId, SegmentId, SegmentState
+from icecore.model import NO_INCARNATION, Incarnation, NodeId, SegmentId, SegmentState
 from icecore.tier_records import (
     NO_ATTEMPT,
     TierCopy,
@@ -24,6 +24,7 @@ from icecore_coordinator.state.cluster_state import (
     next_of,
     next_revision,
 )
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
@@ -115,10 +116,40 @@ def used_by(state: ClusterState, node_id: NodeId) -> tuple[ClusterRecord, ...]:
     return (updated(state.cluster, tier_url=url),)
 
 
-def store_warnings(state: ClusterState) -> list[str]:
+def bound_to(state: ClusterState, store_id: bytes) -> tuple[ClusterRecord, ...]:
+    """From its first copy that counts on, the cluster uses the object store with this identity.
+    Raises ObjectStoreError when it uses another one."""
+    state.tiers.check_store(store_id)
+    if state.cluster is None or not store_id or state.cluster.store_id:
+        return ()
+    return (updated(state.cluster, store_id=store_id),)
+
+
+def forget_store(state: ClusterState, store_id: bytes) -> Change:
+    """Give up the cluster's object store: the next one that a node uploads to is the cluster's.
+    What is published stays so, for the store may come back.
+
+    Raises InvalidRequestError: the cluster uses another one, or none.
+    """
+    used_id = state.tiers.store_id
+    if store_id and store_id == state.tiers.forgotten_store_id and not used_id:
+        return Change()
+    if state.cluster is None or not used_id or store_id != used_id:
+        used = f"object store {used_id.hex()}" if used_id else "no object store yet"
+        raise InvalidRequestError(
+            f"this cluster uses {used}, not {store_id[:16].hex() or 'one without an id'}: icecore "
+            "tier status --json has the id as store_id"
+        )
+    given_up = updated(state.cluster, tier_url="", store_id=b"", forgotten_store_id=store_id)
+    return Change((given_up,))
+
+
+def store_warnings(state: ClusterState, live: Liveness) -> list[str]:
     """Return warnings for operators: nodes that are not used because of their object store, and a
     store that replaced the cluster's."""
     tiers = state.tiers
+    refused = {each: live.of(each).store_problem for each in tiers.urls if live.is_live(each)}
+    said = [f"node {node_id}: {why}" for node_id, why in refused.items() if why]
     found = [
         f"node {node_id} has the object store {url}, the cluster uses {tiers.url}: that node is "
         "asked for nothing there; give all nodes the same tier_url"
@@ -126,14 +157,20 @@ def store_warnings(state: ClusterState) -> list[str]:
         if node_id not in tiers.nodes
     ]
     moved = {tiers.urls[each] for each in tiers.nodes} - {tiers.url} if tiers.url else set()
-    return found + [
-        f"all nodes have the object store {url}, the cluster used {tiers.url} before: what is "
-        "published can be read only if it was copied there"
-        for url in sorted(moved)
-    ]
+    return (
+        said
+        + found
+        + [
+            f"all nodes have the object store {url}, the cluster used {tiers.url} before: what is "
+            "published can be read only if it was copied there"
+            for url in sorted(moved)
+        ]
+    )
 
 
-def publish(state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int) -> Change:
+def publish(
+    state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int, store_id: bytes = b""
+) -> Change:
     """Make the stored and proved result of this attempt the segment's copy from now on.
 
     Args:
@@ -141,24 +178,27 @@ def publish(state: ClusterState, upload: Attempt, copy: TierCopy, now_ms: int) -
         upload: As it was begun.
         copy: What its owner says of it.
         now_ms: Wall clock, kept in tombstones.
+        store_id: Identity of the object store that its owner used; empty = it has none.
 
     Raises:
         ConflictError: the attempt was closed, or its owner is not the registered process any more.
+        ObjectStoreError: its owner has another object store than the cluster.
         InvalidRequestError: that is no copy of this segment.
     """
     tier, record = current(state, upload), state.segments.get(upload.segment_id)
     if record is None or record.segment.generation != tier.generation:
         raise ConflictError(f"attempt {tier.attempt} copied another form of the segment")
     check_copy(tier, copy)
+    named_by = next_revision(state, tier.partition_key)
     stored = updated(
         tier,
         state=TierState.PUBLISHED,
         copy=copy,
-        owner=NO_NODE,
         owner_incarnation=NO_INCARNATION,
         since_ms=state.counted_ms,
+        revision=named_by[0].tier_revision if named_by else 0,
     )
-    change = Change((stored, *next_revision(state, tier.partition_key)))
+    change = Change((stored, *named_by, *bound_to(state, store_id)))
     if record.segment.replicas:
         return change + Change((updated_segment(record, {"is_tiered": True}),))
     given_up = replace(record, segment=record.segment.changed(is_tiered=True))

@@ -142,6 +142,11 @@ class NodeCalls:
         node = self._state.nodes.get(node_id)
         return node is not None and await self._net.refuses(peer_address(node), within_s=within_s)
 
+    @property
+    def state(self) -> ClusterState:
+        """The cluster whose nodes are called."""
+        return self._state
+
     def _common(self, node_id: NodeId) -> dict[str, Any]:
         """Return the fields that each request of a call to this node carries. All parts of a call
         are for one process."""

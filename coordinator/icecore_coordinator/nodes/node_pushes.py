@@ -165,6 +165,8 @@ class Pushes:
             coordinator_epoch=self._state.coordinator_epoch,
             sequence=outbox.answer,
             metadata_revision=self._state.metadata_revision,
+            store_id=self._state.tiers.store_id,
+            forgotten_store_id=self._state.tiers.forgotten_store_id,
         )
         outbox.answer = 0
         message.may_leave = outbox.may_leave

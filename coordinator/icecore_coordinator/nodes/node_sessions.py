@@ -30,6 +30,7 @@ from icecore_coordinator.state.records import Change, DeletedRecord, SegmentReco
 _log = logging.getLogger(__name__)
 
 DISKS_KEPT_MAX = 64
+PROBLEM_MAX = 500
 """Most disks kept per node."""
 
 BROKEN_STREAM_MS = 500.0
@@ -214,6 +215,9 @@ class NodeSessions:
             self._alerts.raise_alert(segment_id, f"node {node_id}: a replica differs from another")
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
+        status, problem = self._live.of(node_id), request.store_problem[:PROBLEM_MAX]
+        if (status.store_id, status.store_problem) != (request.store_id, problem):
+            self._live.note(node_id, store_id=request.store_id, store_problem=problem)
         self._heard.heartbeat(node_id, request)
         self.note_told(node_id, [SegmentId(each.segment_id) for each in request.led])
         state = NodeState.UP

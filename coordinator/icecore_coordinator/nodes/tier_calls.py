@@ -1,21 +1,28 @@
-"""Calls to nodes about object storage: upload segments, bring tables up to date, sweep objects.
+"""Calls to nodes about object storage: upload segments, bring tables up to date, sweep objects,
+verify copies.
 
 As with ``NodeCalls``, each is meant for one process, and what any other answers counts for nothing.
+Nor does what a node did in another object store than the cluster's (R95).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.json_format import MessageToJson
 
 from icecore.errors import ConflictError, IcecoreError
 from icecore.model import Incarnation, NodeId, Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
+from icecore.rpc.parts import in_parts
 from icecore.tier_records import TierCopy, TierRecord
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.records import TopicRecord
+
+COPIES_PER_CALL = 64
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class UploadedCopy:
     attempt: int
     copy: TierCopy
     incarnation: Incarnation
+    store_id: bytes
+    """Identity of the object store that has it; empty = it has none."""
     source_digests: tuple[bytes, ...] = ()
     """Content digest of each source, computed from what is stored now."""
 
@@ -59,10 +68,16 @@ class SweepItem:
 
 
 class TierCalls:
-    """The part of NodeService that is about object storage. Raises what ``NodeCalls`` raises."""
+    """The part of NodeService that is about object storage. Raises what ``NodeCalls`` raises, and
+    ObjectStoreError when the node has another object store than the cluster."""
 
     def __init__(self, calls: NodeCalls) -> None:
         self._calls = calls
+
+    def _ours(self, store_id: bytes, items: Iterable[T]) -> Iterable[T]:
+        """The items of an answer. Raises ObjectStoreError when the node used another store."""
+        self._calls.state.tiers.check_store(store_id)
+        return items
 
     async def upload(
         self, node_id: NodeId, item: UploadItem, timeout_s: float
@@ -87,7 +102,8 @@ class TierCalls:
             ask,
             pb.UploadResponse.FromString,
             lambda answer, _: [
-                _uploaded(each, Incarnation(answer.incarnation)) for each in answer.results
+                _uploaded(each, Incarnation(answer.incarnation), answer.store_id)
+                for each in self._ours(answer.store_id, answer.results)
             ],
             timeout_s,
         )
@@ -108,7 +124,10 @@ class TierCalls:
             [[item]],
             ask,
             pb.CommitTablesResponse.FromString,
-            lambda answer, _: [error_from_proto(each) or True for each in answer.errors],
+            lambda answer, _: [
+                error_from_proto(each) or True
+                for each in self._ours(answer.store_id, answer.errors)
+            ],
             timeout_s,
         )
         return result if isinstance(result, IcecoreError) else None
@@ -126,7 +145,10 @@ class TierCalls:
             [items],
             ask,
             pb.SweepResponse.FromString,
-            lambda answer, _: [error_from_proto(each) or True for each in answer.errors],
+            lambda answer, _: [
+                error_from_proto(each) or True
+                for each in self._ours(answer.store_id, answer.errors)
+            ],
             timeout_s,
         )
 
@@ -143,10 +165,34 @@ class TierCalls:
             [[topic_id]],
             ask,
             pb.SweepResponse.FromString,
-            lambda answer, _: [error_from_proto(each) or True for each in answer.topic_errors],
+            lambda answer, _: [
+                error_from_proto(each) or True
+                for each in self._ours(answer.store_id, answer.topic_errors)
+            ],
             timeout_s,
         )
         return result if isinstance(result, IcecoreError) else None
+
+    async def verify(
+        self, node_id: NodeId, items: Sequence[TierRecord], timeout_s: float
+    ) -> list[IcecoreError | bool]:
+        """Have a node see published copies through its own way to the object store: for each True,
+        or why not."""
+
+        def ask(common: dict[str, Any], part: Sequence[TierRecord]) -> pb.VerifyCopiesRequest:
+            return pb.VerifyCopiesRequest(**common, copies=map(_to_verify, part))
+
+        return await self._calls.each_part(
+            node_id,
+            in_parts(items, lambda _: 0, COPIES_PER_CALL),
+            ask,
+            pb.VerifyCopiesResponse.FromString,
+            lambda answer, _: [
+                error_from_proto(each) or True
+                for each in self._ours(answer.store_id, answer.errors)
+            ],
+            timeout_s,
+        )
 
 
 def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:
@@ -161,7 +207,9 @@ def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:
     )
 
 
-def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> UploadedCopy | IcecoreError:
+def _uploaded(
+    message: pb.UploadedSegment, incarnation: Incarnation, store_id: bytes
+) -> UploadedCopy | IcecoreError:
     copy = message.copy
     return error_from_proto(message.error) or UploadedCopy(
         copy.attempt,
@@ -173,6 +221,7 @@ def _uploaded(message: pb.UploadedSegment, incarnation: Incarnation) -> Uploaded
             tier_format=copy.format,
         ),
         incarnation,
+        store_id,
         tuple(message.source_digests),
     )
 
@@ -198,6 +247,10 @@ def _published(tier: TierRecord) -> pb.PublishedSegment:
         attempt=tier.attempt,
         manifest_sha256=tier.copy.manifest_sha256,
     )
+
+
+def _to_verify(tier: TierRecord) -> pb.CopyToVerify:
+    return pb.CopyToVerify(topic_id=tier.topic_id, partition=tier.partition, copy=_published(tier))
 
 
 def _settings(topic: TopicRecord) -> str:

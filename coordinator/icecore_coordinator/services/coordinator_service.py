@@ -189,6 +189,8 @@ class CoordinatorService:
             disk_counter=max(self._heard.disk_counter(asked.node_id), asked.disk_counter),
             unknown_segment_ids=shrunk,
             metadata_revision=state.metadata_revision,
+            store_id=state.tiers.store_id,
+            forgotten_store_id=state.tiers.forgotten_store_id,
         ).SerializeToString()
 
     async def heartbeat(self, stream: ServerStream, _: CallContext) -> None:

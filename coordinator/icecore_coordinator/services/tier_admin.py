@@ -3,11 +3,13 @@
 Messages to values, outcomes to messages, nothing else.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
+from icecore.process.log import event
 from icecore.rpc.convert import retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
@@ -19,6 +21,7 @@ from icecore.v1 import coordinator_pb2
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
 from icecore_coordinator.decisions.tier_merging import looking
+from icecore_coordinator.decisions.tiering import forget_store
 from icecore_coordinator.decisions.topic_changes import completed
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.admin_messages import (
@@ -32,12 +35,14 @@ from icecore_coordinator.state.records import TopicRecord
 from icecore_coordinator.work.remote.merging import Merging
 from icecore_coordinator.work.remote.tier_import import TierImport
 
+_log = logging.getLogger(__name__)
+
 GROUPS_PER_PAGE = 2_000
 TARGET_BYTES_MAX = 64 << 30
 
 
 class TierAdmin:
-    """Four methods of AdminService, each as bytes to bytes.
+    """Five methods of AdminService, each as bytes to bytes.
 
     Args:
         ledger: The cluster.
@@ -71,6 +76,7 @@ class TierAdmin:
             "ImportTiered": self.import_tiered,
             "PlanMerges": self.plan_merges,
             "MergeSegments": self.merge,
+            "ForgetStore": self.forget_store,
         }
 
     async def describe(self, body: Received, _: CallContext) -> bytes:
@@ -84,6 +90,7 @@ class TierAdmin:
             tier_urls=sorted(urls),
             gone_topics=sum(each not in state.topics for each in state.tiers.topics),
             tier_url=state.tiers.url,
+            store_id=state.tiers.store_id,
         ).SerializeToString()
 
     def _topic(self, topic: TopicRecord, *, with_copies: bool) -> pb.TopicTiering:
@@ -158,6 +165,14 @@ class TierAdmin:
                     records=each.records,
                 )
         return response.SerializeToString()
+
+    async def forget_store(self, body: Received, _: CallContext) -> bytes:
+        """ForgetStore."""
+        request = parse(pb.ForgetStoreRequest, body)
+        change = await self._ledger.decide(lambda state: forget_store(state, request.store_id))
+        if change.puts:
+            event(_log, logging.WARNING, "store_forgotten", store_id=request.store_id)
+        return pb.ForgetStoreResponse().SerializeToString()
 
     async def merge(self, body: Received, _: CallContext) -> bytes:
         """MergeSegments."""

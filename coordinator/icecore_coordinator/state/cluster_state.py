@@ -125,7 +125,7 @@ class ClusterState:
                 self._put_segment(record)
             case ClusterRecord():
                 self.cluster = record
-                self.tiers.note_url(record.tier_url)
+                self.tiers.note_store(record.tier_url, record.store_id, record.forgotten_store_id)
             case CounterRecord():
                 self.counters[record.name] = record
             case NodeRecord():

@@ -21,6 +21,10 @@ class NodeStatus:
     is_connected: bool = False
     is_clock_off: bool = False
     """Its wall clock is far from ours."""
+    store_id: bytes = b""
+    """Identity of the object store that it may use; empty = none, or one without an id."""
+    store_problem: str = ""
+    """Why it may not use its object store, until a person acts."""
     up_since_ms: float | None = None
     """When its session began, on the monotonic clock; None while this process has seen none."""
     down_since_ms: float | None = None

@@ -49,6 +49,10 @@ class ClusterRecord:
     cluster_id: bytes
     tier_url: str = ""
     """URL of the object store that was used first; empty = none was used."""
+    store_id: bytes = b""
+    """Identity of that store, as its marker says: 16 bytes; empty = not known."""
+    forgotten_store_id: bytes = b""
+    """Identity of the last one that a person gave up."""
     version: int = 0
 
     @property

@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from icecore.errors import ObjectStoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord
 
@@ -44,6 +45,10 @@ class TierIndex:
     """By node that has an object store."""
     url: str = ""
     """URL of the object store that was used first; empty = none was used."""
+    store_id: bytes = b""
+    """Identity of that object store; empty = not known."""
+    forgotten_store_id: bytes = b""
+    """Identity of the last one that a person gave up."""
 
     def put_segment(self, segment: Segment) -> None:
         """Its record is stored; an older one was removed."""
@@ -67,10 +72,19 @@ class TierIndex:
             self.urls[node_id] = tier_url
         self._choose_nodes()
 
-    def note_url(self, tier_url: str) -> None:
-        """The cluster has used this object store."""
-        self.url = tier_url
+    def note_store(self, tier_url: str, store_id: bytes, forgotten_store_id: bytes) -> None:
+        """The cluster uses this object store, and a person gave up the other one."""
+        self.url, self.store_id, self.forgotten_store_id = tier_url, store_id, forgotten_store_id
         self._choose_nodes()
+
+    def check_store(self, store_id: bytes) -> None:
+        """Compare the store that a node used with the cluster's (R95). Raises ObjectStoreError
+        when it is another one."""
+        if self.store_id and store_id != self.store_id:
+            raise ObjectStoreError(
+                f"the node has object store {store_id.hex() or 'without an id'}, the cluster uses "
+                f"{self.store_id.hex()}: give all nodes the same tier_url and tier_endpoint"
+            )
 
     def _choose_nodes(self) -> None:
         """Choose the nodes whose object store is used. Metadata do not say which store has an

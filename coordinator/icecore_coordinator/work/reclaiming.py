@@ -8,7 +8,7 @@ but tails is left, those are sealed. What other topics keep is never touched.
 
 import heapq
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from icecore.errors import IcecoreError
 from icecore.model import NodeId
@@ -21,7 +21,6 @@ from icecore_coordinator.decisions.retention import (
     spare_tails,
 )
 from icecore_coordinator.nodes.node_sessions import Usage
-from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -37,7 +36,8 @@ class Reclaimer:
         ports: The cluster.
         rolls: Has tails sealed.
         usage: What a node last said of its disk.
-        local: Drops copies of what lies in object storage, too.
+        free_local: Drops what a node has of segments that lie in object storage, too, until that
+            frees so many bytes; returns how many it freed.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class Reclaimer:
         ports: WorkerPorts,
         rolls: TailRolls,
         usage: Callable[[NodeId], Usage],
-        local: LocalCopies,
+        free_local: Callable[[NodeId, int], Awaitable[int]],
     ) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
         self._heard = ports.heard
         self._rolls = rolls
         self._usage = usage
-        self._local = local
+        self._free_local = free_local
 
     async def look(self) -> None:
         """Free what nodes ask for, one node after the other: what one gets frees others, too."""
@@ -66,7 +66,7 @@ class Reclaimer:
         lacking = wanted - going_bytes(state, node_id)
         if lacking <= 0:
             return
-        lacking -= await self._local.free(node_id, lacking)
+        lacking -= await self._free_local(node_id, lacking)
         if lacking <= 0:
             return
         chosen, found = choose(sacrifices(state, node_id), lacking)

@@ -50,6 +50,7 @@ from icecore.topic_settings import TopicFields, TopicSettings
 from icecore.v1 import admin_pb2
 
 LEASE_ID_BYTES: Final = 16
+STORE_ID_BYTES: Final = 16
 
 
 class Admin:
@@ -514,6 +515,7 @@ class Admin:
             tier_urls=tuple(answer.tier_urls),
             gone_topics=answer.gone_topics,
             tier_url=answer.tier_url,
+            store_id=answer.store_id,
         )
 
     async def import_tiered(
@@ -533,6 +535,21 @@ class Admin:
         for request in import_requests(plan, settings_to_proto(settings, {})):
             answer = await self._call("ImportTiered", request, admin_pb2.ImportTieredResponse)
         return topic_from_proto(answer.topic)
+
+    async def forget_store(self, store_id: bytes) -> None:
+        """Give up an object store that is gone for good: the next one that a node uploads to is the
+        cluster's. Segments that only the old one had can't be read. May be repeated.
+
+        Args:
+            store_id: Its 16 bytes, as ``describe_tiering`` shows them.
+
+        Raises:
+            InvalidRequestError: The cluster uses another object store, or none.
+        """
+        if not isinstance(store_id, bytes) or len(store_id) != STORE_ID_BYTES:
+            raise checks.wrong_type("store_id", store_id, f"{STORE_ID_BYTES} bytes")
+        request = admin_pb2.ForgetStoreRequest(store_id=store_id)
+        await self._call("ForgetStore", request, admin_pb2.ForgetStoreResponse)
 
     async def plan_merges(self, topic: str, target_bytes: int = MERGED_BYTES) -> MergePlan:
         """Plan which small segments, in object storage alone, could become large ones.

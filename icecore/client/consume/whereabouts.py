@@ -19,6 +19,7 @@ from icecore.errors import (
     IcecoreError,
     InternalError,
     NotReplicaError,
+    ObjectStoreError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicError,
@@ -26,7 +27,13 @@ from icecore.errors import (
 from icecore.model import Segment, SegmentState
 from icecore.process.log import event
 
-SUSPICIOUS: Final = (InternalError, StorageError, CorruptBatchError, UnknownTopicError)
+SUSPICIOUS: Final = (
+    InternalError,
+    StorageError,
+    ObjectStoreError,
+    CorruptBatchError,
+    UnknownTopicError,
+)
 """Another replica or a moment may help against these, but not for ever."""
 _LEADERLESS_S: Final = 1.0
 """So long a leader is waited for; then a follower may know of records that came before."""

@@ -26,6 +26,7 @@ from icecore.errors import (
     InternalError,
     NotLeaderError,
     NotReplicaError,
+    ObjectStoreError,
     RequestTimeoutError,
     StorageError,
     UnavailableError,
@@ -41,7 +42,7 @@ ANSWER_BYTES: Final = 3 << 20
 """The most that a node sends at once."""
 _ALL: Final = 0
 """In place of a segment."""
-_HELPED_BY_ANOTHER = (InternalError, StorageError, CorruptBatchError)
+_HELPED_BY_ANOTHER = (InternalError, StorageError, ObjectStoreError, CorruptBatchError)
 """Not retriable, but another replica may do better."""
 _OF_NODE = (UnavailableError, RequestTimeoutError)
 """They concern all that a node has."""

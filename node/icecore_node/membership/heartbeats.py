@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from icecore.errors import (
     FencedError,
@@ -29,6 +30,20 @@ from icecore_node.membership.disk_report import DiskReport
 _log = logging.getLogger(__name__)
 
 
+class StoreReport(Protocol):
+    """The object store of the node, as heartbeats tell of it."""
+
+    @property
+    def usable_id(self) -> bytes:
+        """Identity of the store while it may be used; empty = none, or one without an id."""
+        ...
+
+    @property
+    def refusal(self) -> str:
+        """Why it may not be used, until a person acts; empty = nothing is wrong."""
+        ...
+
+
 class Heartbeats:
     """All streams of this process, one after the other."""
 
@@ -42,6 +57,7 @@ class Heartbeats:
         disk_report: DiskReport,
         standing: Callable[[], InitialReport],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
+        store: StoreReport | None = None,
     ) -> None:
         """
         Args:
@@ -52,6 +68,7 @@ class Heartbeats:
             disk_report: Fills in the part of heartbeats that describes the disk.
             standing: Returns the state for the first heartbeat of each stream.
             on_update: Called with every message of the coordinator.
+            store: Says which object store may be used now.
         """
         self._context = context
         self._coordinator = coordinator
@@ -60,6 +77,7 @@ class Heartbeats:
         self._disk_report = disk_report
         self._standing = standing
         self._on_update = on_update
+        self._store = store
         self._interval_ms = 500
         self._draining = False
         self._leaving = False
@@ -140,6 +158,7 @@ class Heartbeats:
                 self._context.identity.check_revision(
                     CoordinatorEpoch(update.coordinator_epoch), update.metadata_revision
                 )
+                self._context.identity.hear_store(update.store_id, update.forgotten_store_id)
                 self.is_connected = self.was_heard = True
                 self.may_leave = update.may_leave
                 self._lease.renew(update.sequence)
@@ -194,6 +213,8 @@ class Heartbeats:
             crowded_segment_ids=self._news.crowded,
             metadata_revision=context.identity.metadata_revision,
             disk_id=context.identity.disk_id,
+            store_id=self._store.usable_id if self._store is not None else b"",
+            store_problem=self._store.refusal if self._store is not None else "",
             disks=[
                 common_pb2.DiskUsage(
                     path=each.path,

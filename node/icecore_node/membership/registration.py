@@ -117,6 +117,7 @@ class NodeRegistration:
             CoordinatorEpoch(answer.coordinator_epoch),
             answer.metadata_revision,
         )
+        context.identity.hear_store(answer.store_id, answer.forgotten_store_id)
         for segment_id in convert.segment_ids(answer.delete_segment_ids):
             self._delete_later(segment_id)
         event(
@@ -286,6 +287,7 @@ _REQUESTS: Mapping[str, Any] = {
     "Upload": coordinator_pb2.UploadRequest,
     "CommitTables": coordinator_pb2.CommitTablesRequest,
     "Sweep": coordinator_pb2.SweepRequest,
+    "VerifyCopies": coordinator_pb2.VerifyCopiesRequest,
 }
 
 

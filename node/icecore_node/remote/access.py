@@ -18,7 +18,6 @@ from icecore.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from icecore.model import NodeId
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_node.metrics import NodeMetrics
@@ -27,11 +26,12 @@ from icecore_node.remote.marker import (
     MARKER_KEY,
     STORE_ID_BYTES,
     BucketLostError,
+    ClusterStore,
     Marker,
     find_marker,
     is_first_use,
 )
-from icecore_node.remote.ports import Table, TierPorts
+from icecore_node.remote.ports import StoreUser, Table, TierPorts
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectExistsError,
@@ -46,6 +46,8 @@ from icecore_node.timing import NodeTiming
 _log = logging.getLogger(__name__)
 
 RETRY_MS_MAX: Final = 60_000
+NEWS_MS: Final = 1_000
+REFUSAL_MAX: Final = 500
 
 
 class TierAccess:
@@ -53,7 +55,7 @@ class TierAccess:
 
     Args:
         ports: The object store; None when the node has none.
-        node_id: Id of the node, which names its probes.
+        identity: The node, and the object store that its cluster uses.
         rng: Makes the id of a store that is used for the first time.
         executor: Reads and writes what is remembered.
         metrics: Show whether the store is up.
@@ -64,7 +66,7 @@ class TierAccess:
     def __init__(
         self,
         ports: TierPorts | None,
-        node_id: NodeId,
+        identity: StoreUser,
         *,
         rng: Rng,
         executor: Executor,
@@ -72,13 +74,12 @@ class TierAccess:
         timing: NodeTiming,
     ) -> None:
         self._ports = ports
-        self._node_id = node_id
+        self._identity = identity
         self._rng = rng
         self._executor = executor
         self._known: KnownBucket | None = None
         self._metrics = metrics
         self._timing = timing
-        self._cluster_id = b""
         self._problem: IcecoreError | None = (
             UnsupportedError("this node has no object store: its setting tier_url is empty")
             if ports is None
@@ -97,37 +98,72 @@ class TierAccess:
 
     @property
     def cluster_id(self) -> bytes:
-        """Id of the cluster to which the store belongs, once it may be used."""
-        return self._cluster_id
+        """Id of the cluster to which the store belongs."""
+        return self._identity.cluster_id
+
+    @property
+    def store_id(self) -> bytes:
+        """Identity of the store, as its marker said; empty when it has none or was not seen yet."""
+        return bytes.fromhex(self._known.store_id) if self._known is not None else b""
+
+    @property
+    def usable_id(self) -> bytes:
+        """The same while the store may be used, and empty while it may not."""
+        return b"" if self._problem is not None else self.store_id
+
+    @property
+    def refusal(self) -> str:
+        """Why the store may not be used, until a person acts; empty = nothing is wrong, or it may
+        pass by itself."""
+        problem = self._problem
+        is_passing = problem is None or problem.retriable or not self.is_set_up
+        return "" if problem is None or is_passing else problem.message[:REFUSAL_MAX]
 
     def table(self, topic_id: bytes, topic: str) -> Table:
         """Return the table of a topic. Raises the error that prevents the store's use."""
-        return self._checked().table_of(self._cluster_id, topic_id, topic)
+        return self._checked().table_of(self.cluster_id, topic_id, topic)
 
     def _checked(self) -> TierPorts:
         if self._problem is not None:
             raise self._problem.again()
+        if self._identity.store_id and self._identity.store_id != self.store_id:
+            raise BucketLostError(
+                f"the object store of this node has id {self.store_id.hex() or 'none'}, its "
+                f"cluster uses {self._identity.store_id.hex()}: give all nodes the same tier_url "
+                "and tier_endpoint"
+            )
         assert self._ports is not None, "no problem says that there is one"
         return self._ports
 
-    async def run(self, cluster_id: bytes) -> None:
-        """Check the store at intervals, until cancelled. Only for a node that has one."""
+    async def run(self) -> None:
+        """Check the store at intervals, until cancelled. Only for a registered node that has
+        one."""
         assert self._ports is not None
-        self._cluster_id = cluster_id
         wait_ms = self._timing.store_retry_ms
         while True:
             try:
                 await self.look(self._ports.store)
             except IcecoreError as error:
                 self._note_refused(error)
-                await asyncio.sleep(wait_ms / 1000)
+                await self._rest(wait_ms)
                 wait_ms = min(2 * wait_ms, RETRY_MS_MAX)
                 continue
             if self._problem is not None:
                 event(_log, logging.INFO, "object_store_ready")
             self._problem, wait_ms = None, self._timing.store_retry_ms
             self._metrics.tier_up.set(1)
-            await asyncio.sleep(self._timing.store_look_ms / 1000)
+            await self._rest(self._timing.store_look_ms)
+
+    async def _rest(self, wait_ms: int) -> None:
+        """Wait for the next look, which comes sooner when the coordinator speaks of another store
+        than before."""
+        heard = (self._identity.store_id, self._identity.forgotten_store_id)
+        while wait_ms > 0 and heard == (
+            self._identity.store_id,
+            self._identity.forgotten_store_id,
+        ):
+            await asyncio.sleep(min(wait_ms, NEWS_MS) / 1000)
+            wait_ms -= NEWS_MS
 
     def _note_refused(self, error: IcecoreError) -> None:
         """Nobody uses the store from now on. The log says it once."""
@@ -143,7 +179,7 @@ class TierAccess:
 
         Raises:
             WrongClusterError: Another cluster was first here.
-            BucketLostError: It is not the bucket that this node has used.
+            BucketLostError: It is not the bucket that this node or its cluster has used.
             ObjectStoreError, ObjectStoreBusyError: As the store says it.
             StorageError, OutOfSpaceError: It can't be remembered.
         """
@@ -152,18 +188,19 @@ class TierAccess:
         self._known = known = await run(memory.recall)
         found = await find_marker(store, known)
         is_new = self._is_first_use(found)  # of another cluster: nothing is written there
-        await check_store(store, f"{self._cluster_id.hex()}-{self._node_id}")
+        await check_store(store, f"{self.cluster_id.hex()}-{self._identity.node_id}")
         if is_new:
-            mine = Marker(self._cluster_id.hex(), self._rng.bytes(STORE_ID_BYTES).hex())
+            mine = Marker(self.cluster_id.hex(), self._rng.bytes(STORE_ID_BYTES).hex())
             with contextlib.suppress(ObjectExistsError):
                 await store.put_if_absent(MARKER_KEY, mine.encode())
             found = await find_marker(store, known)
             if self._is_first_use(found):
                 raise ObjectStoreError(f"{MARKER_KEY} was put, and is not there: try again")
         assert found is not None, "a bucket without a marker is a new one or refused"
-        if known is None:
-            self._known = KnownBucket(found.cluster_id, found.store_id)
-            await run(memory.keep, self._known)
+        seen = KnownBucket(found.cluster_id, found.store_id)
+        if known != seen:
+            await run(memory.keep, seen)
+            self._known = seen
 
     async def confirm(self) -> None:
         """Prove that the bucket is still the one that was looked at, before anything is written.
@@ -175,7 +212,13 @@ class TierAccess:
 
     def _is_first_use(self, found: Marker | None) -> bool:
         assert self._ports is not None
-        return is_first_use(self._ports.memory.url, self._cluster_id.hex(), self._known, found)
+        identity = self._identity
+        cluster = ClusterStore(
+            identity.cluster_id.hex(),
+            identity.store_id.hex(),
+            identity.forgotten_store_id.hex(),
+        )
+        return is_first_use(self._ports.memory.url, cluster, self._known, found)
 
 
 # --- a store that asks before each request --------------------------------------------------------

@@ -21,14 +21,11 @@ from icecore_node.storage.control.known_buckets import KnownBucket
 MARKER_KEY: Final = "_icecore/cluster.json"
 MARKER_BYTES_MAX: Final = 4096
 STORE_ID_BYTES: Final = 16
-_REMEDY: Final = (
-    "mount it, or put the bucket back; if the bucket is gone for good: stop the node, and run "
-    "icecore-node forget-bucket DATA"
-)
+_REMEDY: Final = "mount it, or put the bucket back; if the bucket is gone for good: "
 
 
 class BucketLostError(ObjectStoreSetupError):
-    """The bucket that this node has used is not the one that is there now."""
+    """The bucket that this node or its cluster has used is not the one that is there now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,25 @@ async def find_marker(store: ObjectStore, known: KnownBucket | None) -> Marker |
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterStore:
+    """The object store of a cluster, as its coordinator knows it; all ids in hexadecimal."""
+
+    cluster_id: str
+    store_id: str = ""
+    """Empty while none is known."""
+    forgotten_id: str = ""
+    """The last one that a person gave up."""
+
+
 def is_first_use(
-    url: str, cluster_id: str, known: KnownBucket | None, found: Marker | None
+    url: str, cluster: ClusterStore, known: KnownBucket | None, found: Marker | None
 ) -> bool:
-    """Judge a bucket by what is remembered of it and what is there.
+    """Judge a bucket by what is known of it and what is there.
 
     Args:
         url: Where it is, for people.
-        cluster_id: Of this node's cluster.
+        cluster: What the coordinator knows.
         known: What the node remembers; None = it never used a bucket at this URL.
         found: The marker; None = there is none.
 
@@ -95,24 +103,38 @@ def is_first_use(
 
     Raises:
         WrongClusterError: Another cluster was first here.
-        BucketLostError: It is not the bucket that this node has used.
+        BucketLostError: It is not the bucket that this node or the cluster has used.
     """
+    if known is not None and known.store_id and known.store_id == cluster.forgotten_id:
+        known = None
+    way_out = (
+        f"icecore tier forget-store {cluster.store_id}"
+        if cluster.store_id
+        else "stop the node, and run icecore-node forget-bucket DATA"
+    )
     if found is None:
-        if known is None:
+        if known is None and not cluster.store_id:
             return True
+        who = "this node" if known is not None else "this cluster"
         raise BucketLostError(
-            f"{url} is not there, or was emptied: this node has used it, and {MARKER_KEY} is "
-            f"missing. No upload goes there: {_REMEDY}"
+            f"{url} is not there, or was emptied: {who} has used it, and {MARKER_KEY} is "
+            f"missing. No upload goes there: {_REMEDY}{way_out}"
         )
-    if found.cluster_id != cluster_id:
-        said = f"{url} belongs to cluster {found.cluster_id}, this node is of cluster {cluster_id}"
+    if found.cluster_id != cluster.cluster_id:
+        said = (
+            f"{url} belongs to cluster {found.cluster_id}, this node is of cluster "
+            f"{cluster.cluster_id}"
+        )
         if known is None:
             raise WrongClusterError(f"{said}: give each cluster a prefix of its own in tier_url")
-        raise BucketLostError(f"{said} and has used a bucket of its own there: {_REMEDY}")
-    if known is not None and found.store_id != known.store_id:
-        raise BucketLostError(
-            f"{url} is another store than the one that this node has used: its marker has store "
-            f"id {found.store_id or 'none'}, not {known.store_id or 'none'}. Is tier_endpoint "
-            f"right? Else {_REMEDY}"
-        )
+        raise BucketLostError(f"{said} and has used a bucket of its own there: {_REMEDY}{way_out}")
+    used = [("this cluster", cluster.store_id)] if cluster.store_id else []
+    used += [("this node", known.store_id)] if known is not None else []
+    for who, store_id in used:
+        if found.store_id != store_id:
+            raise BucketLostError(
+                f"{url} is another store than the one that {who} has used: its marker has store "
+                f"id {found.store_id or 'none'}, not {store_id or 'none'}. Is tier_endpoint "
+                f"right? Else {_REMEDY}{way_out}"
+            )
     return False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from icecore.model import NodeId
 from icecore_node.remote.store.object_store import ObjectStore
 from icecore_node.storage.control.known_buckets import KnownBucket
 
@@ -51,6 +52,30 @@ class Table(Protocol):
                 metadata again and repeat.
             InvalidRequestError: An object belongs to another partition, or is named twice.
         """
+        ...
+
+
+class StoreUser(Protocol):
+    """The node that uses an object store, as its coordinator knows it."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """Id of the node."""
+        ...
+
+    @property
+    def cluster_id(self) -> bytes:
+        """Id of its cluster; empty before its registration."""
+        ...
+
+    @property
+    def store_id(self) -> bytes:
+        """Identity of the cluster's object store; empty while none is known."""
+        ...
+
+    @property
+    def forgotten_store_id(self) -> bytes:
+        """Identity of the last one that a person gave up."""
         ...
 
 

@@ -2,22 +2,26 @@
 
 By the local retention of topics, and where no copy on nodes is left: then it is only noted. It
 looks only where something may be due: at partitions that changed, and at those of which a segment
-expires now. What one look does is bounded.
+expires now. What one look does is bounded. Nothing goes that a node has not just seen in the object
+store.
 """
 
 import heapq
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from icecore.errors import IcecoreError
 from icecore.model import NodeId, SegmentId
 from icecore.process.log import event
 from icecore_coordinator.decisions.local_copies import (
+    SpareCopy,
     drop_copies,
     drop_expired_copies,
     drop_lost_copies,
+    expired_copies,
+    has_lost_all,
     next_expiry_ms,
     spare_copies,
 )
@@ -40,12 +44,25 @@ PARTITIONS_PER_LOOK = 512
 
 
 class LocalCopies:
-    """Keeps only when it looked, and where to; a new one looks everywhere once."""
+    """Keeps only when it looked, and where to; a new one looks everywhere once.
 
-    def __init__(self, ports: WorkerPorts) -> None:
+    Args:
+        ports: The cluster.
+        verify: Has published copies seen; see ``CopyVerifier.verify``.
+        is_due: Whether a copy may be asked for now.
+    """
+
+    def __init__(
+        self,
+        ports: WorkerPorts,
+        verify: Callable[[Iterable[SegmentId]], Awaitable[Mapping[SegmentId, int]]],
+        is_due: Callable[[SegmentId], bool],
+    ) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
         self._copies = ports.copies
+        self._verify = verify
+        self._is_due = is_due
         self._clock = ports.clock
         self._timing = ports.timing
         self._looked_ms = -math.inf
@@ -79,37 +96,61 @@ class LocalCopies:
         if now_ms - self._looked_ms < self._timing.local_look_ms:
             return
         self._looked_ms = now_ms
+        await self._drop_lost()
+        await self._drop_expired()
+
+    async def _drop_lost(self) -> None:
+        state = self._ledger.state
+        lost = [each for each in self._suspects() if has_lost_all(state, each, self._is_lost(each))]
+        verified = await self._verify(lost[:DROPS_PER_LOOK])
         wall_ms = self._clock.now_ms()
         await self._drop(
-            self._suspects(),
-            lambda state, each: drop_lost_copies(state, each, self._is_lost(each), wall_ms),
+            list(verified),
+            lambda state, each: drop_lost_copies(
+                state, each, self._is_lost(each), verified, wall_ms
+            ),
             "lost",
         )
-        keys = self._take_due()
+
+    async def _drop_expired(self) -> None:
+        keys, expired = self._take_due(), dict[PartitionKey, list[SegmentId]]()
+        for key in keys:
+            found = expired_copies(self._ledger.state, key)
+            due = [each for each in found if self._is_due(each)]
+            expired[key] = due[: DROPS_PER_LOOK - sum(map(len, expired.values()))]
+            if len(expired[key]) < len(found):
+                self._changed[key] = None  # the others later
+        verified = await self._verify(each for of in expired.values() for each in of)
+        wall_ms = self._clock.now_ms()
         await self._drop(
-            keys,
-            lambda state, key: drop_expired_copies(state, key, wall_ms),
+            [key for key, of in expired.items() if any(each in verified for each in of)],
+            lambda state, key: drop_expired_copies(state, key, verified, wall_ms),
             "local_retention",
         )
+        for key, of in expired.items():
+            if any(each not in verified for each in of):
+                self._changed[key] = None
         self._note_next(keys)
 
     async def free(self, node_id: NodeId, lacking: int) -> int:
         """Drop the oldest published segments of a node whose disk is nearly full, until they free
         enough, however long their topics keep them there; how many bytes they free."""
-        chosen: list[SegmentId] = []
+        chosen: list[SpareCopy] = []
         found = 0
         for each in spare_copies(self._ledger.state, node_id):
             if found >= lacking or len(chosen) >= DROPS_PER_LOOK:
                 break
-            chosen.append(each.segment_id)
-            found += each.length_bytes
+            if self._is_due(each.segment_id):
+                chosen.append(each)
+                found += each.length_bytes
+        verified = await self._verify(each.segment_id for each in chosen)
         wall_ms = self._clock.now_ms()
         await self._drop(
-            chosen,
-            lambda state, each: drop_copies(state, each, wall_ms),
+            list(verified),
+            lambda state, each: drop_copies(state, each, verified, wall_ms),
             "disk_full",
         )
-        return found
+        return sum(each.length_bytes for each in chosen if each.segment_id in verified)
 
     def _take_due(self) -> list[PartitionKey]:
         state = self._ledger.state

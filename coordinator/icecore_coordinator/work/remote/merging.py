@@ -21,6 +21,7 @@ from icecore_coordinator.decisions.tiering import Attempt, close
 from icecore_coordinator.nodes.tier_calls import TierCalls, UploadedCopy, UploadItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
+from icecore_coordinator.work.remote.tier_nodes import has_store
 from icecore_coordinator.work.remote.tiering_errors import MERGE, TieringErrors
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -84,7 +85,8 @@ class Merging:
 
     def _free_node(self) -> NodeId:
         busy = Counter(self._calling.values())
-        up = [each for each in self._ledger.state.tiers.nodes if self._live.is_live(each)]
+        state = self._ledger.state
+        up = [each for each in state.tiers.nodes if has_store(state, self._live, each)]
         free = [each for each in up if busy[each] < CALLS_PER_NODE]
         if not up:
             raise UnavailableError("no node with an object store is up: start one")

@@ -4,6 +4,7 @@ The choice is by rendezvous hashing: the same node is asked while it is up, and 
 reads in its cache. A node that failed is left alone for a while, if there is another one.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from icecore.model import NodeId
@@ -48,14 +49,26 @@ class TierNodes:
 
 def tier_nodes(state: ClusterState, live: Liveness, key: bytes) -> list[NodeId]:
     """Live nodes with an object store, the best one for this key first."""
-    up = [each for each in state.tiers.nodes if live.is_live(each)]
-    return sorted(up, key=lambda each: _rank(each, key))
+    able = [each for each in state.tiers.nodes if has_store(state, live, each)]
+    return sorted(able, key=lambda each: _rank(each, key))
+
+
+def has_store(state: ClusterState, live: Liveness, node_id: NodeId) -> bool:
+    """Return whether a node is up and may use the cluster's object store, as far as it says."""
+    used_id = state.tiers.store_id
+    is_ours = not used_id or live.of(node_id).store_id == used_id
+    return is_ours and live.is_live(node_id)
 
 
 def readers_of(state: ClusterState, live: Liveness, segment_id: int) -> list[NodeId]:
     """Return the nodes that should read a segment of which no node has a copy, the best one
     first."""
     return tier_nodes(state, live, segment_id.to_bytes(8, "big"))[:READERS_MAX]
+
+
+def best_of(nodes: Sequence[NodeId], key: bytes) -> NodeId | None:
+    """Return the best of these nodes for this key; None = there is none."""
+    return min(nodes, key=lambda each: _rank(each, key), default=None)
 
 
 def _rank(node_id: NodeId, key: bytes) -> bytes:

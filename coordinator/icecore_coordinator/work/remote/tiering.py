@@ -1,5 +1,5 @@
-"""The workers of object storage, composed: uploads, mergers, tables, the sweeper, and what people
-are told.
+"""The workers of object storage, composed: uploads, mergers, tables, the sweeper, copies that nodes
+drop, and what people are told.
 
 An object store that takes long for a table or a sweep holds up no upload.
 """
@@ -10,6 +10,8 @@ from typing import Any
 
 from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore_coordinator.decisions.tiering import store_warnings
+from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
+from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.remote.merging import Merging
 from icecore_coordinator.work.remote.tier_sweeping import SweepScheduler
 from icecore_coordinator.work.remote.tier_tables import TableScheduler
@@ -30,12 +32,15 @@ class TieringScheduler:
         self, ports: WorkerPorts, spawn: Callable[[Coroutine[Any, Any, None], str], None]
     ) -> None:
         self.errors = TieringErrors(ports.clock)
+        verifier = CopyVerifier(ports, self.errors)
+        self.local = LocalCopies(ports, verifier.verify, verifier.is_due)
         calling: dict[SegmentId, NodeId] = {}
         self.merging = Merging(ports, self.errors, calling, spawn)
         self._uploads = UploadScheduler(ports, self.errors, calling, spawn)
         self._tables = TableScheduler(ports, self.errors)
         self._sweeper = SweepScheduler(ports, self.errors)
         self._ledger = ports.ledger
+        self._live = ports.live
         self._alerts = ports.alerts
         self._told: dict[str, None] = {}
         """Warnings about the object stores of nodes that operators were told, and that still
@@ -52,7 +57,7 @@ class TieringScheduler:
 
     def _tell_warnings(self) -> None:
         """Each once; nodes store and serve what they have as before."""
-        found = dict.fromkeys(store_warnings(self._ledger.state))
+        found = dict.fromkeys(store_warnings(self._ledger.state, self._live))
         for why in found:
             if why not in self._told:
                 self._alerts.raise_alert(NO_SEGMENT, why)

@@ -13,6 +13,7 @@ UPLOAD: Final = "upload"
 TABLE: Final = "table"
 SWEEP: Final = "sweep"
 MERGE: Final = "merge"
+VERIFY: Final = "verify"
 
 
 class TieringErrors:

@@ -8,7 +8,7 @@ of another's: it is closed, and the next one begins (R85).
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 from icecore.errors import IcecoreError
@@ -17,8 +17,9 @@ from icecore.process.log import event
 from icecore.tier_records import TierRecord
 from icecore_coordinator.decisions.tiering import Attempt, begin, close, is_due, publish
 from icecore_coordinator.nodes.tier_calls import TierCalls, UploadItem
-from icecore_coordinator.state.records import SegmentRecord
+from icecore_coordinator.state.records import SegmentRecord, TopicRecord
 from icecore_coordinator.work.backoff import KeyedBackoff
+from icecore_coordinator.work.remote.tier_nodes import has_store
 from icecore_coordinator.work.remote.tiering_errors import TieringErrors
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -84,11 +85,14 @@ class UploadScheduler:
         free = {
             each: UPLOADS_PER_NODE - busy[each]
             for each in state.tiers.nodes
-            if self._live.is_live(each)
+            if has_store(state, self._live, each)
             and self._nodes.is_due(each)
             and busy[each] < UPLOADS_PER_NODE
         }
         topics = [each for each in state.topics.values() if each.is_live and each.tiering.is_on]
+        if not any(has_store(state, self._live, each) for each in state.tiers.nodes):
+            self._note_no_store(topics)
+            return
         for topic in topics:
             for segment_id in state.tiers.untiered.get(topic.topic_id, ()):
                 if not free:
@@ -108,6 +112,18 @@ class UploadScheduler:
                     if not free[owner]:
                         del free[owner]
                     yield record, owner
+
+    def _note_no_store(self, topics: Iterable[TopicRecord]) -> None:
+        """Nobody can be asked: what waits says why."""
+        state = self._ledger.state
+        said = [
+            f"node {each}: {problem}"
+            for each in state.tiers.nodes
+            if (problem := self._live.of(each).store_problem)
+        ]
+        for topic in topics:
+            if said and state.tiers.untiered.get(topic.topic_id):
+                self._errors.note(topic.topic_id, said[0])
 
     async def _begin(self, segment_id: SegmentId, owner: NodeId) -> None:
         """The attempt is in metadata before anybody is asked."""
@@ -153,7 +169,9 @@ class UploadScheduler:
         upload = Attempt(segment_id, tier.attempt, tier.owner, found.incarnation)
         now_ms = self._clock.now_ms()
         try:
-            await self._ledger.decide(lambda state: publish(state, upload, found.copy, now_ms))
+            await self._ledger.decide(
+                lambda state: publish(state, upload, found.copy, now_ms, found.store_id)
+            )
         except IcecoreError as error:
             if self._ledger.lost.is_set():
                 raise

@@ -37,6 +37,7 @@ _Order: TypeAlias = (
     | coordinator_pb2.UploadRequest
     | coordinator_pb2.CommitTablesRequest
     | coordinator_pb2.SweepRequest
+    | coordinator_pb2.VerifyCopiesRequest
 )
 
 
@@ -72,6 +73,7 @@ class NodeService:
             NODE["Upload"]: self.upload,
             NODE["CommitTables"]: self.commit_tables,
             NODE["Sweep"]: self.sweep,
+            NODE["VerifyCopies"]: self.verify_copies,
         }
 
     def _check(self, request: _Order) -> None:
@@ -163,29 +165,43 @@ class NodeService:
         """Copy sealed segments into the object store; answer what is stored and proved."""
         request = framing.parse(coordinator_pb2.UploadRequest, body)
         self._check(request)
+        tier = self._tier()
+        results = await tier.upload(request)
         return coordinator_pb2.UploadResponse(
-            incarnation=self._context.identity.incarnation,
-            results=await self._tier().upload(request),
+            incarnation=self._context.identity.incarnation, results=results, store_id=tier.store_id
         ).SerializeToString()
 
     async def commit_tables(self, body: Received, _: CallContext) -> bytes:
         """Bring the tables of topics to what is published."""
         request = framing.parse(coordinator_pb2.CommitTablesRequest, body)
         self._check(request)
-        errors = await self._tier().commit_tables(request, partial(self._check, request))
+        tier = self._tier()
+        errors = await tier.commit_tables(request, partial(self._check, request))
         return coordinator_pb2.CommitTablesResponse(
-            incarnation=self._context.identity.incarnation, errors=errors
+            incarnation=self._context.identity.incarnation, errors=errors, store_id=tier.store_id
         ).SerializeToString()
 
     async def sweep(self, body: Received, _: CallContext) -> bytes:
         """Remove objects that metadata have closed."""
         request = framing.parse(coordinator_pb2.SweepRequest, body)
         self._check(request)
-        errors, topic_errors = await self._tier().sweep(request, partial(self._check, request))
+        tier = self._tier()
+        errors, topic_errors = await tier.sweep(request, partial(self._check, request))
         return coordinator_pb2.SweepResponse(
             incarnation=self._context.identity.incarnation,
             errors=errors,
             topic_errors=topic_errors,
+            store_id=tier.store_id,
+        ).SerializeToString()
+
+    async def verify_copies(self, body: Received, _: CallContext) -> bytes:
+        """See published copies in the object store."""
+        request = framing.parse(coordinator_pb2.VerifyCopiesRequest, body)
+        self._check(request)
+        tier = self._tier()
+        errors = await tier.verify_copies(request, partial(self._check, request))
+        return coordinator_pb2.VerifyCopiesResponse(
+            incarnation=self._context.identity.incarnation, errors=errors, store_id=tier.store_id
         ).SerializeToString()
 
     def _tier(self) -> "TierOrders":
@@ -203,6 +219,8 @@ def _lists(request: _Order) -> tuple[Sized, ...]:
             return (request.partitions,)
         case coordinator_pb2.SweepRequest():
             return (request.attempts, request.gone_topic_ids)
+        case coordinator_pb2.VerifyCopiesRequest():
+            return (request.copies,)
         case _:
             return (request.segments,)
 

@@ -5,15 +5,17 @@ answered in its order, each with its own error.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from icecore.errors import IcecoreError
 from icecore.model import CoordinatorEpoch, Generation, SegmentId
 from icecore.rpc import convert
 from icecore.v1 import common_pb2, coordinator_pb2
+from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import CopyName, PublishedCopy
 from icecore_node.remote.format.stored_settings import StoredSettings
+from icecore_node.remote.write.copy_check import CHECKS_AT_ONCE, CopyCheck
 from icecore_node.remote.write.sweeping import Sweeper
 from icecore_node.remote.write.tier_tables import PublishedPartition, TierTables
 from icecore_node.remote.write.uploads import UploadOrder, Uploads
@@ -28,10 +30,25 @@ SWEEPS_AT_ONCE = 8
 class TierOrders:
     """Orders of the coordinator to a node with an object store."""
 
-    def __init__(self, uploads: Uploads, tables: TierTables, sweeper: Sweeper) -> None:
+    def __init__(
+        self,
+        access: TierAccess,
+        *,
+        uploads: Uploads,
+        tables: TierTables,
+        sweeper: Sweeper,
+        copies: CopyCheck,
+    ) -> None:
+        self._access = access
         self._uploads = uploads
         self._tables = tables
         self._sweeper = sweeper
+        self._copies = copies
+
+    @property
+    def store_id(self) -> bytes:
+        """Identity of the object store in which orders are carried out."""
+        return self._access.store_id
 
     async def upload(
         self, request: coordinator_pb2.UploadRequest
@@ -81,20 +98,34 @@ class TierOrders:
         self, request: coordinator_pb2.SweepRequest, check: Check
     ) -> tuple[list[common_pb2.Error], list[common_pb2.Error]]:
         """Sweep closed attempts and deleted topics. Return the errors of both."""
-        slots = asyncio.Semaphore(SWEEPS_AT_ONCE)
-
-        async def in_turn(work: Awaitable[None]) -> common_pb2.Error:
-            async with slots:
-                return await _answered(work)
-
         names = [_name(each) for each in request.attempts]
-        errors = await asyncio.gather(
-            *(in_turn(self._sweeper.sweep(each, check)) for each in names)
+        errors = await _in_turns(
+            (self._sweeper.sweep(each, check) for each in names), SWEEPS_AT_ONCE
         )
-        topic_errors = await asyncio.gather(
-            *(in_turn(self._sweeper.sweep_topic(each, check)) for each in request.gone_topic_ids)
+        topic_errors = await _in_turns(
+            (self._sweeper.sweep_topic(each, check) for each in request.gone_topic_ids),
+            SWEEPS_AT_ONCE,
         )
         return errors, topic_errors
+
+    async def verify_copies(
+        self, request: coordinator_pb2.VerifyCopiesRequest, check: Check
+    ) -> list[common_pb2.Error]:
+        """See copies in the object store. Raises what its use raises: then none was seen."""
+        await self._access.confirm()
+        copies = [_copy(each.topic_id, each.partition, each.copy) for each in request.copies]
+        return await _in_turns((self._copies.check(each, check) for each in copies), CHECKS_AT_ONCE)
+
+
+async def _in_turns(work: Iterable[Awaitable[None]], at_once: int) -> list[common_pb2.Error]:
+    """Carry out a list of orders, a few at a time. Return their errors, in its order."""
+    slots = asyncio.Semaphore(at_once)
+
+    async def in_turn(each: Awaitable[None]) -> common_pb2.Error:
+        async with slots:
+            return await _answered(each)
+
+    return await asyncio.gather(*map(in_turn, work))
 
 
 async def _answered(work: Awaitable[None]) -> common_pb2.Error:

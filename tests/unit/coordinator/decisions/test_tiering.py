@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from icecore.errors import ConflictError, IcecoreError, InvalidRequestError
+from icecore.errors import ConflictError, IcecoreError, InvalidRequestError, ObjectStoreError
 from icecore.model import Incarnation
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord
 from icecore.topic_settings import Retention, Tiering
-from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.lossy_changes import declare_lost
 from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
@@ -19,6 +18,7 @@ from icecore_coordinator.decisions.tiering import (
     close,
     committed,
     emptied,
+    forget_store,
     gone_topics,
     is_due,
     publish,
@@ -34,7 +34,7 @@ from icecore_coordinator.decisions.topic_deletion import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import decode, encode
-from icecore_coordinator.state.records import Change, updated
+from icecore_coordinator.state.records import Change, ClusterRecord, updated
 from tests.support.cluster_states import (
     KEY,
     SETTINGS,
@@ -45,7 +45,16 @@ from tests.support.cluster_states import (
     roll,
     segment,
 )
-from tests.support.tier_states import COPY, begun, published, sealed, tier, tier_of, tiered_topic
+from tests.support.tier_states import (
+    COPY,
+    begun,
+    published,
+    remote,
+    sealed,
+    tier,
+    tier_of,
+    tiered_topic,
+)
 
 KEEP_MS = 1_000
 
@@ -345,6 +354,50 @@ def test_a_table_that_answers_late_says_nothing_new(state: Cluster) -> None:
     assert committed(state, (TOPIC, 7), 1) == Change()
 
 
+# --- the object store of the cluster --------------------------------------------------------------
+
+
+def stored_in(state: Cluster, store_id: bytes) -> None:
+    """One more segment is published there."""
+    upload = begun(state, sealed(state))
+    commit(state, publish(state, upload, COPY, 0, store_id))
+
+
+def test_the_first_copy_that_counts_says_which_store_it_is(state: Cluster) -> None:
+    begun(state, sealed(state))
+    assert state.tiers.store_id == b"", "an upload may still fail"
+    stored_in(state, b"")
+    assert state.tiers.store_id == b"", "a marker of earlier versions has no id"
+    stored_in(state, b"a" * 16)
+    assert state.tiers.store_id == b"a" * 16
+    for other in (b"b" * 16, b""):
+        with pytest.raises(ObjectStoreError, match=r"the cluster uses 6161.*same tier_url and"):
+            publish(state, begun(state, sealed(state)), COPY, 0, other)
+    stored_in(state, b"a" * 16)
+
+
+def test_a_store_is_given_up_by_its_id(state: Cluster) -> None:
+    for wrong in (b"", b"a" * 16):
+        with pytest.raises(InvalidRequestError, match="no object store yet"):
+            forget_store(state, wrong)
+    stored_in(state, b"a" * 16)
+    for wrong in (b"", b"b" * 16, b"x" * 1_000):
+        with pytest.raises(InvalidRequestError, match=r"uses object store 6161.* as store_id"):
+            forget_store(state, wrong)
+    commit(state, forget_store(state, b"a" * 16))
+    assert (state.tiers.store_id, state.tiers.forgotten_store_id, state.tiers.url) == (
+        b"",
+        b"a" * 16,
+        "",
+    )
+    assert forget_store(state, b"a" * 16) == Change(), "the same again"
+    stored_in(state, b"b" * 16)
+    assert state.tiers.store_id == b"b" * 16
+    with pytest.raises(InvalidRequestError):
+        forget_store(state, b"a" * 16)
+    assert decode(ClusterRecord, encode(state.cluster)) == state.cluster
+
+
 # --- lost meanwhile -------------------------------------------------------------------------------
 
 
@@ -359,8 +412,7 @@ def test_a_copy_that_was_proved_saves_a_segment_that_was_given_up(state: Cluster
 
 
 def test_a_segment_keeps_its_copy_when_other_settings_change(state: Cluster) -> None:
-    first = published(state)
-    commit(state, drop_copies(state, first, 0))
+    first = remote(state)
     kept = Retention(retention_ms=5)
     commit(state, alter_topic(state, state.live, "events", SETTINGS, None, kept, Tiering()))
     assert segment(state, first).is_remote_only

@@ -23,14 +23,14 @@ def asked(state: Cluster) -> list[int]:
 def test_the_first_one_that_is_used_stays() -> None:
     state = tiered_topic()
     give(state, 2, "s3://other")
-    assert asked(state) == [1, 2, 3] and not store_warnings(state)
+    assert asked(state) == [1, 2, 3] and not store_warnings(state, state.live)
     begun(state, sealed(state), 2)
     assert state.cluster is not None and state.cluster.tier_url == "s3://other"
     assert asked(state) == [2]
-    assert [each[:6] for each in store_warnings(state)] == ["node 1", "node 3"]
+    assert [each[:6] for each in store_warnings(state, state.live)] == ["node 1", "node 3"]
     give(state, 1, "s3://other")
     give(state, 3, "")
-    assert asked(state) == [1, 2] and not store_warnings(state)
+    assert asked(state) == [1, 2] and not store_warnings(state, state.live)
 
 
 def test_a_node_with_another_one_can_not_begin() -> None:
@@ -62,10 +62,10 @@ def test_a_store_is_moved_when_the_last_node_has_the_new_one() -> None:
     assert asked(state) == [3]
     give(state, 3, "s3://other")
     assert asked(state) == [1, 2, 3]
-    [warning] = store_warnings(state)
+    [warning] = store_warnings(state, state.live)
     assert "s3://bucket before" in warning
     begun(state, sealed(state), 1)
-    assert not store_warnings(state)
+    assert not store_warnings(state, state.live)
 
 
 def test_nobody_is_asked_while_none_has_it_and_they_differ() -> None:
@@ -73,7 +73,7 @@ def test_nobody_is_asked_while_none_has_it_and_they_differ() -> None:
     begun(state, sealed(state), 1)
     for node_id in (1, 2, 3):
         give(state, node_id, f"s3://other{node_id}")
-    assert asked(state) == [] and len(store_warnings(state)) == 3
+    assert asked(state) == [] and len(store_warnings(state, state.live)) == 3
 
 
 async def test_a_person_is_told_once() -> None:

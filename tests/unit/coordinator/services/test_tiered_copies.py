@@ -9,13 +9,12 @@ from icecore.model import NodeState
 from icecore.rpc.convert import error_from_proto
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.retention import move_log_start
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.tiered_copies import SEGMENTS_MAX, TieredCopies
 from icecore_coordinator.work.remote.tier_nodes import readers_of
 from tests.support.cluster_states import KEY, Cluster, commit
-from tests.support.tier_states import COPY, published, sealed, tier_of, tiered_topic
+from tests.support.tier_states import COPY, published, remote, sealed, tier_of, tiered_topic
 
 
 async def described(
@@ -62,8 +61,7 @@ def test_readers_are_live_nodes_with_the_object_store_and_stay_the_same() -> Non
 
 def test_readers_are_listed_of_segments_that_no_node_has() -> None:
     state = tiered_topic()
-    tiered, both = published(state), published(state)
-    commit(state, drop_copies(state, tiered, 0))
+    tiered, both = remote(state), published(state)
     nobody = cast(Any, None)
     describer = Describer(
         state=state,

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeError
+from icecore.model import SegmentId
 from icecore.topic_settings import Retention as Kept
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
@@ -51,9 +52,16 @@ class World:
             ),
         )
         self.retention = RetentionScheduler(ports, cast(Any, self))
-        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, LocalCopies(ports))
+        nothing_tiered = LocalCopies(ports, self.verify, lambda _: True)
+        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, nothing_tiered.free)
         self.records = RecordDeletion(ports)
         self.retention.start()
+
+    # --- as the verifier of copies --------------------------------------------------------------
+
+    async def verify(self, segment_ids: Iterable[SegmentId]) -> dict[SegmentId, int]:
+        assert not [*segment_ids]
+        return {}
 
     # --- as a ledger ----------------------------------------------------------------------------
 

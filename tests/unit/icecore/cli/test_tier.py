@@ -122,3 +122,11 @@ def test_settings_of_a_later_version_are_refused(
     assert restore({"partitions": 2, "colour": "blue"}) == TopicSettings(), "nothing was asked"
     told = capsys.readouterr().err
     assert "colour" in told and "a later one" in told
+
+
+@pytest.mark.parametrize("store_id", ["zz", "0", "12 34 x"])
+def test_an_id_of_a_store_is_hexadecimal(store_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["tier", "forget-store", store_id, "--yes"])
+    assert ended.value.code == 2
+    assert "32 hexadecimal digits" in capsys.readouterr().err

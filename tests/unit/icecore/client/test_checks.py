@@ -354,6 +354,7 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     },
     "delete_positions": {"name": wrong("text"), "topic": wrong("text", "empty text")},
     "import_tiered": {"plan": [*wrong(), {}, {"segments": 5}], "settings": wrong("none")},
+    "forget_store": {"store_id": [*wrong("bytes"), b"short"]},
     "plan_merges": {"topic": wrong("text"), "target_bytes": wrong("one", "number of numpy")},
     "merge_segments": {
         "topic": wrong("text"),
@@ -380,6 +381,7 @@ ADMIN_DEFAULTS: dict[str, dict[str, Any]] = {
     "release_snapshot": {"topic": "t", "lease_id": bytes(16)},
     "reset_position": {"name": "n", "topic": "t", "position": "latest"},
     "delete_positions": {"name": "n"},
+    "forget_store": {"store_id": bytes(16)},
     "plan_merges": {"topic": "t"},
     "merge_segments": {"topic": "t", "segment_ids": [1, 2]},
 }

@@ -55,6 +55,7 @@ NEEDED: dict[str, Any] = {
     "node_id": 1,
     "hold_ms": 1,
     "lease_id": bytes(16),
+    "store_id": bytes(16),
     "plan": {},
     "settings": None,
 }

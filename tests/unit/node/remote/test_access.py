@@ -1,12 +1,15 @@
 """A node uses its object store once it was looked at, and only if it is this cluster's."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from icecore.codec.batch import Buffer
 from icecore.errors import IcecoreError, UnavailableError, UnsupportedError, WrongClusterError
+from icecore.model import NodeId
+from icecore_node.context import Identity
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.marker import MARKER_KEY, BucketLostError, Marker
 from icecore_node.remote.ports import TierPorts
@@ -25,12 +28,15 @@ OURS, THEIRS = b"o" * 16, b"t" * 16
 
 def access_of(bucket: SimBucket, memory: BucketMemo | None = None, node_id: int = 1) -> TierAccess:
     ports = TierPorts(SimObjectStore(bucket, None), cast(Any, None), memory or BucketMemo())
-    return access_to(ports, node_id=node_id, store_retry_ms=10, store_look_ms=10)
+    identity = Identity(NodeId(node_id))
+    identity.cluster_id = OURS
+    return access_to(ports, identity=identity, store_retry_ms=10, store_look_ms=10)
 
 
 async def settled(access: TierAccess, cluster_id: bytes) -> "asyncio.Task[None]":
     """It runs, and has looked once."""
-    task = asyncio.ensure_future(access.run(cluster_id))
+    access._identity.cluster_id = cluster_id
+    task = asyncio.ensure_future(access.run())
     await until(lambda: _problem(access) != "UNAVAILABLE")
     return task
 
@@ -117,6 +123,7 @@ async def test_a_store_that_is_away_is_tried_again() -> None:
     task = await settled(access, OURS)
     with pytest.raises(ObjectStoreBusyError, match="503"):
         assert access.store
+    assert access.refusal == "", "it may pass by itself"
     up = access._metrics.registry.get_sample_value
     assert up("icecore_tier_up") == 0
     await until(lambda: not _problem(access))
@@ -179,6 +186,55 @@ async def test_an_old_marker_is_adopted_and_stays_as_it_is() -> None:
     bucket.put(MARKER_KEY, Marker(OURS.hex(), "77" * 16).encode())
     with pytest.raises(BucketLostError, match="another store"):
         await access.look(SimObjectStore(bucket, None))
+
+
+async def test_a_store_that_is_not_the_cluster_s_is_refused_at_once() -> None:
+    bucket, memory = SimBucket(), BucketMemo()
+    access = access_of(bucket, memory)
+    task = await settled(access, OURS)
+    ours = access.store_id
+    assert len(ours) == 16 and memory.known is not None and memory.known.store_id == ours.hex()
+    access._identity.hear_store(ours, b"")
+    assert access.store
+    assert (access.usable_id, access.refusal) == (ours, "")
+    access._identity.hear_store(b"x" * 16, b"")
+    with pytest.raises(BucketLostError, match="give all nodes the same tier_url"):
+        assert access.store
+    await until(lambda: isinstance(access._problem, BucketLostError))
+    with pytest.raises(ObjectStoreError, match=f"forget-store {(b'x' * 16).hex()}"):
+        assert access.store
+    assert access.usable_id == b"" and "forget-store" in access.refusal
+    access._identity.hear_store(ours, b"")
+    await until(lambda: not _problem(access))
+    assert (access.usable_id, access.refusal) == (ours, "")
+    task.cancel()
+
+
+async def test_a_new_node_begins_no_store_beside_the_cluster_s() -> None:
+    bucket = SimBucket()
+    access = access_of(bucket)
+    access._identity.hear_store(b"x" * 16, b"")
+    task = await settled(access, OURS)
+    with pytest.raises(ObjectStoreError, match="this cluster has used it"):
+        assert access.store
+    assert bucket.objects == {}
+    task.cancel()
+
+
+async def test_a_store_that_a_person_gave_up_is_followed_by_another() -> None:
+    bucket, memory = SimBucket(), BucketMemo()
+    access = access_of(bucket, memory)
+    task = await settled(access, OURS)
+    first = access.store_id
+    access._identity.hear_store(first, b"")
+    bucket.remove(MARKER_KEY)
+    await until(lambda: bool(_problem(access)))
+    access._rng = SimpleNamespace(bytes=lambda count: b"n" * count)  # type: ignore[assignment]
+    access._identity.hear_store(b"", first)
+    await until(lambda: not _problem(access))
+    assert access.store_id == b"n" * 16 != first
+    assert memory.known is not None and memory.known.store_id == access.store_id.hex()
+    task.cancel()
 
 
 def test_a_node_without_one() -> None:

@@ -5,6 +5,7 @@ import pytest
 from icecore.errors import WrongClusterError
 from icecore_node.remote.marker import (
     BucketLostError,
+    ClusterStore,
     Marker,
     is_first_use,
     parse_marker,
@@ -42,14 +43,54 @@ def test_what_is_remembered_and_what_is_found(
     known: KnownBucket | None, found: Marker | None, result: bool | type[Exception]
 ) -> None:
     if isinstance(result, bool):
-        assert is_first_use(URL, OURS, known, found) is result
+        assert is_first_use(URL, ClusterStore(OURS), known, found) is result
         return
     with pytest.raises(result) as caught:
-        is_first_use(URL, OURS, known, found)
+        is_first_use(URL, ClusterStore(OURS), known, found)
     message = str(caught.value)
     assert URL in message
     remedy = "tier_url" if result is WrongClusterError else "icecore-node forget-bucket DATA"
     assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "is_refused"),
+    [
+        (None, None, True),
+        (USED, None, True),
+        (None, Marker(OURS, ONE), False),
+        (USED, Marker(OURS, ONE), False),
+        (None, Marker(OURS, OTHER), True),
+        (KnownBucket(OURS, OTHER), Marker(OURS, OTHER), True),
+        (None, Marker(OURS), True),
+    ],
+)
+def test_a_node_uses_no_other_store_than_its_cluster(
+    known: KnownBucket | None, found: Marker | None, is_refused: bool
+) -> None:
+    cluster = ClusterStore(OURS, store_id=ONE)
+    if not is_refused:
+        assert not is_first_use(URL, cluster, known, found)
+        return
+    with pytest.raises(BucketLostError, match=f"icecore tier forget-store {ONE}"):
+        is_first_use(URL, cluster, known, found)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_first"), [(None, True), (Marker(OURS, OTHER), False), (Marker(OURS, ONE), False)]
+)
+def test_a_store_that_was_given_up_is_not_missed(found: Marker | None, is_first: bool) -> None:
+    cluster = ClusterStore(OURS, forgotten_id=ONE)
+    assert is_first_use(URL, cluster, USED, found) is is_first
+
+
+def test_only_the_store_that_was_given_up_is_not_missed() -> None:
+    cluster = ClusterStore(OURS, forgotten_id=OTHER)
+    with pytest.raises(BucketLostError):
+        is_first_use(URL, cluster, USED, None)
+    for unknown in (USED_BEFORE_IDS, USED):
+        with pytest.raises(BucketLostError):
+            is_first_use(URL, ClusterStore(OURS), unknown, None)
 
 
 @pytest.mark.parametrize(

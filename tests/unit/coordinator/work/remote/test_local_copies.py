@@ -2,6 +2,7 @@
 
 import pytest
 
+from icecore.model import SegmentId
 from icecore.topic_settings import Tiering
 from icecore_coordinator.decisions import local_copies as decisions
 from icecore_coordinator.decisions.topic_changes import alter_topic
@@ -9,7 +10,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.remote import local_copies
 from tests.support.cluster_states import KEY, SETTINGS
-from tests.support.tier_states import published, tiered_topic
+from tests.support.tier_states import tabled, tiered_topic
 from tests.support.tier_world import TierWorld
 
 
@@ -17,11 +18,11 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[PartitionKey]:
     """The partitions that are gone through from now on."""
     found: list[PartitionKey] = []
 
-    def noted(state: ClusterState, key: PartitionKey, now_ms: int) -> Change:
+    def noted(state: ClusterState, key: PartitionKey) -> list[SegmentId]:
         found.append(key)
-        return decisions.drop_expired_copies(state, key, now_ms)
+        return decisions.expired_copies(state, key)
 
-    monkeypatch.setattr(local_copies, "drop_expired_copies", noted)
+    monkeypatch.setattr(local_copies, "expired_copies", noted)
     return found
 
 
@@ -39,9 +40,9 @@ async def test_a_partition_is_looked_at_when_it_changed_and_when_a_copy_expires(
 ) -> None:
     state = tiered_topic(local_retention_ms=1_000)
     state.counted_ms = 0
-    first = published(state)
+    first = tabled(state)
     state.counted_ms = 400
-    second = published(state)
+    second = tabled(state)
     world, found = TierWorld(state), looked_at(monkeypatch)
     for counted_ms in (500, 900, 999):
         state.counted_ms = counted_ms
@@ -69,7 +70,7 @@ async def test_what_is_published_later_expires_at_once() -> None:
 
 def published_by(world: TierWorld) -> int:
     """As ``published``, and the workers hear of it."""
-    segment_id = published(world.state)
+    segment_id = tabled(world.state)
     record = world.state.segments[segment_id]
     for listener in world.listeners:
         listener(Change((record,)))
@@ -99,7 +100,7 @@ async def test_more_than_one_change_takes_go_in_the_next_looks() -> None:
 async def test_the_next_coordinator_looks_everywhere_once() -> None:
     world = TierWorld(tiered_topic(local_retention_ms=0))
     await look(world)
-    segment_id = published(world.state)  # nobody heard of it
+    segment_id = tabled(world.state)  # nobody heard of it
     await look(world)
     assert segment_id in kept(world)
     world.restarted()
@@ -111,9 +112,9 @@ def test_the_next_expiry_is_that_of_the_oldest_copy_to_come() -> None:
     state = tiered_topic(local_retention_ms=1_000)
     assert decisions.next_expiry_ms(state, KEY) is None
     state.counted_ms = 5
-    published(state)
+    tabled(state)
     state.counted_ms = 7
-    published(state)
+    tabled(state)
     assert decisions.next_expiry_ms(state, KEY) == 1_005
     state.counted_ms = 1_005
     assert decisions.next_expiry_ms(state, KEY) == 1_007

@@ -17,7 +17,7 @@ HEARD = 10
 ORDERS = (
     *(pb.FenceRequest, pb.OpenRequest, pb.WriteBackRequest, pb.RollRequest),
     *(pb.FenceProducersRequest, pb.CheckSealRequest, pb.UploadRequest),
-    *(pb.CommitTablesRequest, pb.SweepRequest),
+    *(pb.CommitTablesRequest, pb.SweepRequest, pb.VerifyCopiesRequest),
 )
 
 
