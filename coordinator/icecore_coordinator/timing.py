@@ -160,6 +160,12 @@ class CoordinatorTiming(TableSettings):
     table_retry_ms: int = _wait(
         1_000, "Change a table again after this time; it doubles up to a minute.", least=10
     )
+    table_check_ms: int = _wait(
+        DAY_MS,
+        "Compare each table with what is published this often, and when a coordinator starts.",
+        least=1_000,
+        most=365 * DAY_MS,
+    )
     sweep_retry_ms: int = _wait(
         1_000, "Sweep objects again after this time; it doubles up to a minute.", least=10
     )

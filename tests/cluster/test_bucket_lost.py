@@ -6,7 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from icecore import Admin
 from icecore.dev import LocalCluster
@@ -152,6 +155,44 @@ async def test_copies_stay_while_the_published_ones_are_gone(tmp_path: Path) -> 
         async with Admin(address) as admin:
             await until_tiered(admin, "flights", is_remote=True)
         assert await read_all(address, "flights") == sent
+
+
+@pytest.mark.parametrize("what", ["removed", "an older one", "its last commit is empty"])
+async def test_a_table_that_is_not_what_it_was_is_mended(tmp_path: Path, what: str) -> None:
+    """The coordinator compares it when it starts: metadata alone would believe in it for ever."""
+    bucket = tmp_path / "bucket"
+    with cluster_of(tmp_path / "cluster", Place(bucket.as_uri()), nodes=1) as cluster:
+        address = cluster.bootstrap
+        await fill(address, replication_factor=1)
+        async with Admin(address) as admin:
+            for start in (100, 200):
+                await produce(address, "flights", numbered(start, 100))
+                await until_tiered(admin, "flights")
+        [topic] = [each for each in bucket.iterdir() if not each.name.startswith("_")]
+        log = topic / "_delta_log"
+        newest = max(log.glob("*.json"))
+        cluster.kill_coordinator()
+        if what == "removed":
+            shutil.rmtree(log)
+        elif what == "an older one":
+            newest.unlink()
+        else:
+            newest.write_bytes(b"")
+
+        def rows() -> int:
+            try:
+                actions = pa.table(DeltaTable(topic.as_uri()).get_add_actions(flatten=True))
+            except TableNotFoundError:
+                return 0
+            return sum(actions.column("num_records").to_pylist())
+
+        assert rows() < 300
+        cluster.start_coordinator()
+
+        async def is_whole() -> bool:
+            return rows() == 300
+
+        await until(is_whole)
 
 
 async def test_a_node_with_another_endpoint_takes_no_part(

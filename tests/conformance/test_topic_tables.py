@@ -62,6 +62,23 @@ class TestDeltaInAFolder(TopicTableConformance):
         settings = StoreSettings(url=f"file://{tmp_path}/tier")
         return lambda cluster_id, topic_id: TopicTable(settings, cluster_id, topic_id, "flights")
 
+    def test_each_commit_is_durable_before_it_is_answered(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[str] = []
+        monkeypatch.setattr(topic_table, "sync_path", lambda _, key: synced.append(key))
+        monkeypatch.setattr(topic_table, "CHECKPOINT_COMMITS", 3)
+        table = TopicTable(
+            StoreSettings(url=f"file://{tmp_path}/tier"), FACTS.cluster_id, FACTS.topic_id, "t"
+        )
+        for revision in (1, 2, 3, 3):
+            table.bring_to(0, revision, [], [], NOW_MS)
+        names = [key.rpartition("/_delta_log/")[2] for key in synced]
+        made, first, second, third = (f"{version:020d}.json" for version in range(4))
+        checkpoint = f"{2:020d}.checkpoint.parquet"
+        assert names[:5] == [made, first, checkpoint, second, "_last_checkpoint"]
+        assert names[5:] == [third, "_last_checkpoint"], "nothing that was durable already"
+
 
 class TestSimulated(TopicTableConformance):
     """The simulator's."""

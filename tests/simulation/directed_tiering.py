@@ -97,11 +97,35 @@ async def bucket_emptied(scene: Scene, fault: Fault) -> None:
         await asyncio.sleep(KEPT_MS / 1000)
 
 
+def tables_go_back_plan(seed: int) -> Plan:
+    """Little traffic beside it; nodes have an object store."""
+    return plan("tables_go_back", producers=1, has_store=True)
+
+
+async def tables_go_back(scene: Scene, fault: Fault) -> None:
+    """While no coordinator is there, the table loses its last commits, and in the end all of them,
+    when nothing is published any more that would bring it up to date."""
+    world = scene.world
+    settings = {"retention_bytes": 64 * 1024}
+    topic = TieredTopic(world, scene.plan, "tiered", settings, loses_table=True)
+    world.fleeting.append(topic)
+    await topic.live()
+    for commits in (1, 3):
+        await asyncio.sleep(PATIENCE_S)
+        world.kill(COORDINATOR, kind="")
+        if topic.lose_commits(commits):
+            world.count_fault("table_goes_back")
+        world.start(COORDINATOR)
+    await asyncio.sleep(PATIENCE_S)
+
+
 PLANS: dict[str, Callable[[int], Plan]] = {
+    "tables_go_back": tables_go_back_plan,
     "segments_are_tiered": segments_are_tiered_plan,
     "bucket_emptied": bucket_emptied_plan,
 }
 KINDS = (
     Kind("segments_are_tiered", segments_are_tiered),
     Kind("bucket_emptied", bucket_emptied),
+    Kind("tables_go_back", tables_go_back),
 )

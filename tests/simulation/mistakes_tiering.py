@@ -10,9 +10,10 @@ from icecore.tier_records import NO_ATTEMPT, ClosedAttempt, TierState, closed
 from icecore_coordinator.decisions import local_copies, tier_merging, tiering
 from icecore_coordinator.decisions.tiering import Sweeping
 from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
-from icecore_coordinator.state.records import Change
+from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.remote import merging, tier_sweeping, uploads
 from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
+from icecore_coordinator.work.remote.tier_tables import TableScheduler
 from icecore_node.remote.write.copy_writer import CopyWriter
 from tests.simulation.mistakes import Mistake, patch
 
@@ -54,6 +55,15 @@ def metadata_are_believed() -> Mistake:
         return {each: tiers[each].attempt for each in segment_ids}
 
     return patch(CopyVerifier, "verify", believed)
+
+
+def tables_are_believed() -> Mistake:
+    """R88: a table has what metadata say, so nobody compares it."""
+
+    def wrong(_: TableScheduler) -> Iterator[PartitionKey]:
+        return iter(())
+
+    return patch(TableScheduler, "_unchecked", wrong)
 
 
 def current_attempt_is_swept() -> Mistake:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import World
 
 SETTLE_S = 90.0
+COMPARED_S = 10.0
+"""By then a coordinator that started has compared the table."""
 STORE = "objects_"
 TIERED = "topic_is_tiered"
 """Name of the fault that makes a tiered topic. Names of an object store's own faults begin with
@@ -65,6 +67,7 @@ class TieredTopic:
         name: Of the topic.
         settings: Besides ``SETTINGS``.
         merges: Whether segments are merged.
+        loses_table: Whether the table is lost in the end, before it is judged.
     """
 
     def __init__(
@@ -75,12 +78,14 @@ class TieredTopic:
         settings: Mapping[str, Any] | None = None,
         *,
         merges: bool = True,
+        loses_table: bool = False,
     ) -> None:
         self._world = world
         self.name = name
         self._inner = ExpiringTopic(world, plan, name, {**SETTINGS, **(settings or {})})
         self._rng = random.Random(f"merges of {name} {world.seed}")
         self._merges = merges
+        self._loses_table = loses_table
         self._merging: asyncio.Task[None] | None = None
         self._lost: dict[SegmentId, None] = {}
         """Segments whose objects vanished while nodes had copies."""
@@ -121,6 +126,15 @@ class TieredTopic:
             self._lost[segment_id] = None
         return found
 
+    def lose_commits(self, count: int | None) -> int:
+        """Remove the last commits of the table for good; all without a count. Return how many."""
+        objects = self._world.bucket.objects
+        keys = sorted(each for each in objects if "/_delta_log/" in each)
+        lost = keys if count is None else keys[-count:]
+        for key in lost:
+            self._world.bucket.lose(key)
+        return len(lost)
+
     async def _merge_now_and_then(self, admin: Admin) -> None:
         """Merge small segments now and then, sometimes by two calls at once."""
         while True:
@@ -156,6 +170,11 @@ class TieredTopic:
         problems = await self._inner.finish(observer)
         if unsettled := await self._settle():
             return [*problems, f"object storage of {self.name}: {unsettled}"]
+        if self._loses_table:
+            self._world.kill(COORDINATOR, kind="")
+            assert self.lose_commits(None)
+            self._world.start(COORDINATOR)
+            await asyncio.sleep(COMPARED_S)
         state, topic_id = self._state(), self._topic_id()
         tiers = [state.tiers.segments[each] for each in state.tiers.of_topic.get(topic_id, ())]
         for each in tiers:

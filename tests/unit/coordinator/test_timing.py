@@ -42,6 +42,7 @@ COORDINATOR_WAITS = {
     "upload_node_retry_ms": 1_000,
     "tier_call_ms": 60_000,
     "table_retry_ms": 1_000,
+    "table_check_ms": 86_400_000,
     "sweep_retry_ms": 1_000,
     "tier_closed_keep_ms": 86_400_000,
 }

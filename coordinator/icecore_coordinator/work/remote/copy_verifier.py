@@ -37,6 +37,7 @@ class CopyVerifier:
         self._ledger = ports.ledger
         self._live = ports.live
         self._alerts = ports.alerts
+        self._clock = ports.clock
         self._timing = ports.timing
         self._calls = TierCalls(ports.calls)
         self._errors = errors
@@ -73,9 +74,16 @@ class CopyVerifier:
         """Return the node to ask; None = none of those that could say is up. The same one for a
         topic, so that calls are few."""
         state = self._ledger.state
-        up = [each for each in verifiers(state, tier) if has_store(state, self._live, each)]
+        able = [each for each in verifiers(state, tier) if not self._is_gone(each)]
+        if not able:  # the others will not come back: better the uploader than nobody
+            able = [*state.tiers.nodes]
+        up = [each for each in able if has_store(state, self._live, each)]
         others = [each for each in up if each != self._failed.get(tier.segment_id)]
         return best_of(others or up, tier.topic_id)
+
+    def _is_gone(self, node_id: NodeId) -> bool:
+        down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
+        return down_ms is not None and down_ms >= self._timing.lost_replica_grace_ms
 
     async def _ask(
         self, node_id: NodeId | None, tiers: Sequence[TierRecord]

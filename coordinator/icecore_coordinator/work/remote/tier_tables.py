@@ -1,10 +1,16 @@
 """Brings the tables of partitions to what metadata say is published (R88).
 
 Level-triggered: a partition whose revision is above that of its table is told whole, so that a call
-which is lost, repeats or comes late neither leaves a hole nor names anything twice.
+which is lost, repeats or comes late neither leaves a hole nor names anything twice. Metadata only
+believe that a table has a revision; somebody may remove the table, or put an older one back. So
+each is told again when a coordinator starts, and once a day: one that knows the revision stays as
+it is.
 """
 
 import logging
+import math
+from collections.abc import Iterator
+from itertools import islice
 
 from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.process.log import event
@@ -19,6 +25,8 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 _log = logging.getLogger(__name__)
 
 TABLES_PER_LOOK = 64
+CHECKS_PER_LOOK = 4
+"""Each reads a table; nobody waits for it."""
 COPIES_PER_TABLE = 500_000
 """Most copies of a partition in one call, at 70 bytes each: a message has 64 MiB at most. An order
 with only a part would take the other copies out of the table."""
@@ -26,7 +34,7 @@ TABLE_WAIT_MS_MAX = 60_000.0
 
 
 class TableScheduler:
-    """Keeps no state that matters.
+    """Keeps only when it compared what; a new one compares everything once.
 
     Args:
         ports: The cluster.
@@ -42,15 +50,28 @@ class TableScheduler:
         self._backoff: KeyedBackoff[PartitionKey] = KeyedBackoff(
             ports.clock, ports.timing.table_retry_ms, TABLE_WAIT_MS_MAX
         )
+        self._clock = ports.clock
+        self._checked_ms: dict[PartitionKey, float] = {}
+        """When a node said last that the table has what is published, on the monotonic clock."""
 
     async def look(self) -> None:
         """Bring some of those that are behind up to date, one after the other: the table of a topic
         takes one commit at a time."""
         stale = self._ledger.state.tiers.stale_tables
-        self._backoff.forget(lambda key: key not in stale)
+        self._backoff.forget(lambda key: key not in stale and key not in self._checked_ms)
         due = [key for key in stale if self._backoff.is_due(key)]
-        for key in due[:TABLES_PER_LOOK]:
+        for key in (*due[:TABLES_PER_LOOK], *islice(self._unchecked(), CHECKS_PER_LOOK)):
             await self._commit(key)
+
+    def _unchecked(self) -> Iterator[PartitionKey]:
+        """Yield the partitions whose tables should be compared now."""
+        tiers, now_ms = self._ledger.state.tiers, self._clock.monotonic_ms()
+        published = list(tiers.published)
+        self._checked_ms = {key: self._checked_ms.get(key, -math.inf) for key in published}
+        for key in published:
+            is_old = now_ms - self._checked_ms[key] >= self._timing.table_check_ms
+            if is_old and key not in tiers.stale_tables and self._backoff.is_due(key):
+                yield key
 
     async def _commit(self, key: PartitionKey) -> None:
         item, node_id = self._item(key), self._nodes.for_key(key[0])
@@ -77,6 +98,7 @@ class TableScheduler:
                 error=error,
             )
             return
+        self._checked_ms[key] = self._clock.monotonic_ms()
         await self._ledger.decide(lambda state: committed(state, key, item.revision))
         self._backoff.release(key, is_done=True)
         self._errors.forget(key[0], TABLE)

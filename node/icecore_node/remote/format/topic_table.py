@@ -15,7 +15,9 @@ library's way to read data (``to_pyarrow_table``) is never used in a server: it 
 process when that ends (deltalake 1.6.6 with pyarrow 26).
 """
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -29,7 +31,7 @@ from icecore.errors import ConflictError, ObjectStoreError
 from icecore.tier_records import topic_folder
 from icecore_node.remote.format.rows import SCHEMA
 from icecore_node.remote.format.table_file import TableFile, check_paths, to_add
-from icecore_node.remote.store.obstore_store import StoreSettings
+from icecore_node.remote.store.obstore_store import StoreSettings, local_folder, sync_path
 from icecore_node.remote.store.store_errors import translated
 
 CHECKPOINT_COMMITS: Final = 100
@@ -77,6 +79,8 @@ class TopicTable:
         self, settings: StoreSettings, cluster_id: bytes, topic_id: bytes, topic: str
     ) -> None:
         self._uri, self._options = place_of(settings, topic_id)
+        self._folder = local_folder(settings.url)
+        self._log = f"{topic_folder(topic_id)}/_delta_log"
         self._about = description_of(cluster_id, topic_id)
         self._topic = topic
 
@@ -122,6 +126,7 @@ class TopicTable:
                     create_checkpoint=True, cleanup_expired_logs=True
                 ),
             )
+            self._sync(table.version())  # as it was opened
         except CommitFailedError as error:
             raise ConflictError(f"the table of {self._topic}: {error}") from error
         except (DeltaError, OSError) as error:
@@ -185,10 +190,23 @@ class TopicTable:
             },
             storage_options=dict(self._options),
         )
+        self._sync(-1)
         made = self._existing()
         if made is None:
             raise ConflictError(f"the table of {self._topic} was made and is gone")
         return made
+
+    def _sync(self, after: int) -> None:
+        """Make the commits in a local folder durable that came after this version, and checkpoints
+        beside them. The library does not do it, and takes a commit that a power cut left empty for
+        a good one. Raises OSError."""
+        if self._folder is None:
+            return
+        known = f"{after:020d}.json" if after >= 0 else ""
+        for name in sorted(os.listdir(self._folder / self._log)):
+            if name > known:  # also ``_last_checkpoint``
+                with contextlib.suppress(FileNotFoundError):  # whoever cleans up was here
+                    sync_path(self._folder, f"{self._log}/{name}")
 
     def _translated(self, error: Exception) -> Exception:
         return translated(error, f"the table of {self._topic}")

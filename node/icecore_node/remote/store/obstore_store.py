@@ -98,7 +98,7 @@ class ObstoreStore:
     def __init__(self, settings: StoreSettings, executor: Executor) -> None:
         self._settings = settings
         self._executor = executor
-        self._folder = _folder(settings.url)
+        self._folder = local_folder(settings.url)
         self._store: Any = None
         if self._folder is None or settings.makes_folder:
             self._store = _open(settings)
@@ -240,7 +240,7 @@ class ObstoreStore:
         if self._folder is None:
             return
         try:
-            await self._executor.run(_sync_path, self._folder, key)
+            await self._executor.run(sync_path, self._folder, key)
         except OSError as error:
             raise translated(error, key) from error
 
@@ -306,7 +306,7 @@ def _open(settings: StoreSettings) -> Any:
         raise ConfigurationError(f"region and endpoint are for s3://, not {settings.url!r}")
     if scheme == "memory":
         return MemoryStore()
-    folder = _folder(settings.url)
+    folder = local_folder(settings.url)
     try:
         if folder is not None:
             return LocalStore(folder, mkdir=settings.makes_folder)
@@ -331,7 +331,7 @@ def _arguments(settings: StoreSettings) -> Mapping[str, Any]:
     return {"config": config, "client_options": client, "retry_config": retry}
 
 
-def _folder(url: str) -> Path | None:
+def local_folder(url: str) -> Path | None:
     """Return the folder of a ``file://`` URL; None for any other URL."""
     parts = urlsplit(url)
     if parts.scheme != "file":
@@ -342,7 +342,8 @@ def _folder(url: str) -> Path | None:
     return path
 
 
-def _sync_path(folder: Path, key: str) -> None:
+def sync_path(folder: Path, key: str) -> None:
+    """Make a file in a folder durable, with each folder on the way to it. Raises OSError."""
     path = folder / key
     while True:
         descriptor = os.open(path, os.O_RDONLY)

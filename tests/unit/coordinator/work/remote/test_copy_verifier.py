@@ -81,6 +81,17 @@ async def test_the_uploader_is_not_asked_while_others_are_down(world: TierWorld)
     assert "no node that could look" in world.tiering.errors.of(TOPIC)[0]
 
 
+async def test_nodes_that_are_gone_for_long_keep_nobody_waiting(world: TierWorld) -> None:
+    down = {"state": NodeState.DOWN, "is_connected": False}
+    for node_id in (2, 3):
+        world.state.live.note(node_id, **down, down_since_ms=world.clock.now)
+    await look(world)
+    assert is_kept(world) and not asked(world)
+    world.clock.now += world.timing.lost_replica_grace_ms
+    await look(world)
+    assert [node_id for node_id, _ in asked(world)] == [1] and not is_kept(world)
+
+
 async def test_the_only_node_with_an_object_store_looks_itself(world: TierWorld) -> None:
     for node_id in (2, 3):
         commit(world.state, Change((updated(world.state.nodes[node_id], tier_url=""),)))

@@ -8,7 +8,7 @@ from icecore_coordinator.decisions.retention import delete_below_start, move_log
 from icecore_coordinator.work.remote import tier_tables
 from icecore_coordinator.work.remote.tier_tables import TABLE_WAIT_MS_MAX
 from tests.support.cluster_states import KEY, TOPIC, commit
-from tests.support.tier_states import published
+from tests.support.tier_states import published, tabled
 from tests.support.tier_world import TierWorld
 
 
@@ -63,6 +63,30 @@ async def test_another_node_is_asked_after_one_that_could_not(world: TierWorld) 
         world.clock.now += TABLE_WAIT_MS_MAX / 2
     assert not behind(world)
     assert {node_id for node_id, _ in world.asked} > {failed}
+
+
+async def test_each_table_is_compared_once_by_each_coordinator_and_daily(world: TierWorld) -> None:
+    """Somebody may have removed it, or put an older one back: only a node can tell."""
+    first = tabled(world.state)
+    world.fails = dict.fromkeys((1, 2, 3), ObjectStoreError("access denied"))
+    await world.tiering.follow()
+    world.fails.clear()
+    await world.tiering.follow()
+    assert len(orders(world)) == 1, "it waits after a failure"
+    world.clock.now += TABLE_WAIT_MS_MAX
+    for _ in range(3):
+        await world.tiering.follow()
+    assert orders(world) == [(1, [first])] * 2
+    world.restarted()
+    for _ in range(3):
+        await world.tiering.follow()
+    assert len(orders(world)) == 3
+    world.clock.now += world.timing.table_check_ms - 1
+    await world.tiering.follow()
+    assert len(orders(world)) == 3
+    world.clock.now += 1
+    await world.tiering.follow()
+    assert len(orders(world)) == 4 and not behind(world)
 
 
 async def test_what_is_retired_is_taken_out(world: TierWorld) -> None:
