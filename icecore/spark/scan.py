@@ -84,9 +84,9 @@ def scan(
     found: list[DataFrame] = []
     try:
         if whole:
-            found.append(_scan(spark, whole, options))
+            found.append(_scan(spark, whole))
         if parts:
-            rows = _scan(spark, [f"{prefix}/{each.key}" for each in parts], options)
+            rows = _scan(spark, [f"{prefix}/{each.key}" for each in parts])
             found.append(rows.filter(functools.reduce(operator.or_, map(_within, parts))))
     except Exception as error:
         if not isinstance(error, PySparkException) and "py4j" not in type(error).__module__:
@@ -100,10 +100,11 @@ def scan(
     return rows
 
 
-def _scan(spark: SparkSession, paths: Sequence[str], options: ReadOptions) -> DataFrame:
-    """An object that is gone, or damaged, ends the query, whatever the session says of such."""
+def _scan(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """An object that is gone, or damaged, ends the query, whatever the session says of such. Also
+    where lost records are no error: a merge takes objects away, and their records are in others."""
     reading = spark.read.schema(SCHEMA).options(
-        ignoreMissingFiles=not options.fail_on_data_loss,
+        ignoreMissingFiles=False,
         ignoreCorruptFiles=False,
         mergeSchema=False,
     )

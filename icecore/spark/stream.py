@@ -88,7 +88,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._snapshot(with_segments=is_limited and self._limits.look_at_segments)
         known = self._known(start, snapshot)
         self._check_loss(known, snapshot)
-        starts = {number: known.get(number, 0) for number in snapshot.partitions}
+        starts = {
+            number: min(known.get(number, 0), each.high_watermark)  # it may have been more once
+            for number, each in snapshot.partitions.items()
+        }
         ends = {
             number: max(starts[number], self._end(number, each))
             for number, each in snapshot.partitions.items()
@@ -131,6 +134,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for number, start in starts.items():
             first = snapshot.partitions[number].log_start_offset
+            end = snapshot.partitions[number].high_watermark
+            if start > end:
+                raise OffsetOutOfRangeError(
+                    f"{snapshot.topic}/{number} ends at offset {end}, and the query has read up to "
+                    f"{start}: records were lost, and offsets are given out again. Begin with a "
+                    "new checkpoint; with failOnDataLoss=false the query goes on at the end",
+                    high_watermark=end,
+                )
             if start < first:
                 raise OffsetOutOfRangeError(
                     f"{snapshot.topic}/{number}: offsets {start} to {first} were deleted before "

@@ -201,6 +201,29 @@ def test_records_deleted_before_they_were_read(
     assert numbers(spark, tmp_path) == Counter([*range(100), *range(150, 200)])
 
 
+def test_a_log_that_ends_before_the_checkpoint(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """As after a loss or a restore: offsets that the query has read are given out again."""
+    create(cluster, "shorter", partitions=1)
+    produce(cluster, "shorter", 0, 100)
+    to_table(stream(spark, cluster, "shorter"), tmp_path).awaitTermination()
+    noted = tmp_path / "checkpoint" / "offsets" / "0"
+    text = noted.read_text()
+    assert text.count('"0": 100') == 1
+    noted.write_text(text.replace('"0": 100', '"0": 150'))
+    (noted.parent / ".0.crc").unlink(missing_ok=True)
+    produce(cluster, "shorter", 100, 30)
+    query = to_table(stream(spark, cluster, "shorter"), tmp_path)
+    with pytest.raises(Exception, match="ends at offset 130, and the query has read up to 150"):
+        query.awaitTermination()
+    lossy = {"failOnDataLoss": "false"}
+    to_table(stream(spark, cluster, "shorter", **lossy), tmp_path).awaitTermination()
+    produce(cluster, "shorter", 130, 40)
+    to_table(stream(spark, cluster, "shorter", **lossy), tmp_path).awaitTermination()
+    assert numbers(spark, tmp_path) == Counter([*range(100), *range(130, 170)])
+
+
 def test_latest_is_where_a_query_begins(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:

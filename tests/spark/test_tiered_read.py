@@ -243,9 +243,9 @@ def test_an_object_that_is_gone_ends_the_query(spark: SparkSession, tiering: Loc
     first.unlink()
     spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
     try:
-        with pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist|FileNotFound"):
-            rows.agg(F.sum("offset")).collect()
-        assert lenient.agg(F.count("value")).collect()[0][0] == 100
+        for each in (rows, lenient):  # a merge may have taken it away, and no record
+            with pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist|FileNotFound"):
+                each.agg(F.sum("offset")).collect()
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 

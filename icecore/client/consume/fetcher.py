@@ -325,7 +325,7 @@ class Fetcher:
                 offset=reader.offset,
                 max_bytes=self._fetch_bytes,
                 # A sealed segment is complete wherever it is; its node may know of no later one.
-                min_high_watermark=0 if reader.segment_id else reader.high_watermark,
+                min_high_watermark=0 if reader.segment_id else reader.known_end_offset,
                 segment_id=reader.segment_id,
                 filter=self._filter,
             )
@@ -454,6 +454,10 @@ class Fetcher:
             if found.isdecimal() and int(found) != reader.offset:
                 tell_moved(reader, int(found), "out_of_range")
                 reader.skip_to(int(found))
+                end = error.metadata.get("high_watermark", "")
+                if reader.end_offset is not None and end.isdecimal():
+                    reader.end_offset = min(reader.end_offset, int(end))
+                    self.news.set()  # that may have been the end
                 return
         reader.failure = error
         self.news.set()

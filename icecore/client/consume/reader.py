@@ -81,6 +81,11 @@ class Reader:
         return self.offset < self.high_watermark
 
     @property
+    def known_end_offset(self) -> int:
+        """The log goes so far, as far as we have heard: a position was an end, too."""
+        return max(self.high_watermark, self.offset)
+
+    @property
     def drained_through(self) -> int:
         """``delivered``, or further where nodes have looked at records that are not wanted. Only of
         a reader of which no batch is being delivered."""
@@ -114,9 +119,11 @@ class Reader:
         self.use_leader()
 
     def skip_to(self, offset: int) -> None:
-        """Go on fetching behind records that are gone."""
+        """Go on fetching behind records that are gone, or where a log ends that was longer once."""
         if not self.is_from_start:
             self.skipped_records += max(0, offset - self.offset)
+        if offset < self.offset:
+            self.delivered = min(self.delivered, offset)
         self.fetch_from(offset)
 
     def use_leader(self) -> None:

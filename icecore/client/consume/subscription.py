@@ -204,9 +204,18 @@ class Subscription:
         is_saved = first is not None
         if first is None:
             first = (await lookup.find(partition, start)).offset
+        if self._wanted.stop_at_end and first > ends[0]:
+            ends[0] = await self._checked_end(lookup, partition, first)
         reader = Reader(partition, first, min(ends, default=None), name, lookup.topic_id)
         reader.is_from_start = start == "earliest" and not is_saved
         return reader
+
+    async def _checked_end(self, lookup: OffsetLookup, partition: int, first: int) -> int:
+        """The end of a log that seems to lie before a reader's first offset. It may be an older
+        leader's; if it is not, the reader goes on to hear that its offset is not in the log."""
+        await self._metadata.refresh(is_newer=True)
+        end = (await lookup.find(partition, "latest")).offset
+        return end if end >= first else first + 1
 
     def _saved_offset(self, topic_id: bytes, partition: int) -> int | None:
         return None if self._saved is None else self._saved.offset(topic_id, partition)

@@ -31,19 +31,28 @@ def left(
     """From where to where a job that has come as far as ``before`` goes on.
 
     Raises:
-        OffsetOutOfRangeError: Records that it has not read are gone, and ``may_lose`` is not set.
+        OffsetOutOfRangeError: Records that it has not read are gone, or the log ends before what it
+            has read, and ``may_lose`` is not set.
     """
     starts: Offsets = {}
     for number, partition in snapshot.partitions.items():
         first = partition.log_start_offset
+        end = max(first, partition.high_watermark)
         start = before.get(str(number), first)
+        if start > end and not may_lose:
+            raise OffsetOutOfRangeError(
+                f"{snapshot.topic}/{number} ends at offset {end}, and this job has read up to "
+                f"{start}: records were lost, and offsets are given out again. Give the job a new "
+                "output; with --allow-data-loss it goes on at the end",
+                high_watermark=end,
+            )
         if start < first and not may_lose:
             raise OffsetOutOfRangeError(
                 f"{snapshot.topic}/{number}: offsets {start} to {first} were deleted before this "
                 "job read them; with --allow-data-loss it goes on behind them",
                 log_start_offset=first,
             )
-        starts[str(number)] = max(start, first)
+        starts[str(number)] = min(max(start, first), end)
     ends = {
         str(number): max(starts[str(number)], each.high_watermark)
         for number, each in snapshot.partitions.items()

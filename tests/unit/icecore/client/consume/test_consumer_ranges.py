@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from icecore import Consumer, Producer
-from icecore.errors import InvalidRequestError
+from icecore.errors import InvalidRequestError, OffsetOutOfRangeError
 from tests.support.fake_cluster import FakeCluster
 
 
@@ -39,6 +39,23 @@ async def test_a_range(cluster: FakeCluster, start: int, end: int) -> None:
         assert [n for each in batches for n in each.column(0).to_pylist()] == list(
             range(start, end)
         )
+
+
+async def test_a_position_behind_the_end_is_said_and_not_taken_for_the_end(
+    cluster: FakeCluster,
+) -> None:
+    """After a loss or a restore offsets are given out again."""
+    async with consumer(cluster, start=31, stop_at_end=True) as c:
+        with pytest.raises(OffsetOutOfRangeError) as error:
+            await anext(c)
+        assert error.value.metadata["high_watermark"] == "30"
+    for policy, first in (("latest", 30), ("earliest", 0)):
+        given = {"start": 31, "stop_at_end": True, "on_out_of_range": policy}
+        async with consumer(cluster, **given) as c:
+            assert [record.offset async for record in c] == list(range(first, 30))
+            assert c.position() == {1: 30}
+    async with consumer(cluster, start=30, stop_at_end=True) as c:
+        assert [record.offset async for record in c] == []
 
 
 async def test_an_end_in_the_future_is_waited_for(cluster: FakeCluster) -> None:
