@@ -161,6 +161,7 @@ class Admin:
 
         Raises:
             UnknownTopicError: There is no such topic.
+            TopicRecreatedError: It was deleted and made again meanwhile.
             InvalidRequestError: There is no such partition, or none is given.
             OffsetOutOfRangeError: An offset is above the high watermark; the valid range is in the
                 metadata.

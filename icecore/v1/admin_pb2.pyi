@@ -1336,9 +1336,12 @@ class DeleteRecordsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     dry_run: _builtins.bool
     """only say what would go"""
+    topic_id: _builtins.bytes
+    """of the topic that is meant; empty = whichever has the name now"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordsBelow]:
         """each at most once"""
@@ -1349,10 +1352,11 @@ class DeleteRecordsRequest(_message.Message):
         topic: _builtins.str = ...,
         partitions: _abc.Iterable[Global___RecordsBelow] | None = ...,
         dry_run: _builtins.bool = ...,
+        topic_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

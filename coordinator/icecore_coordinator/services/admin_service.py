@@ -237,7 +237,9 @@ class AdminService:
         offsets = {each.partition: each.before_offset for each in request.partitions}
         if not offsets or len(offsets) != len(request.partitions):
             raise InvalidRequestError("name at least one partition, and each of them once")
-        found = await self._records.delete(request.topic, offsets, is_dry_run=request.dry_run)
+        found = await self._records.delete(
+            request.topic, offsets, topic_id=request.topic_id, is_dry_run=request.dry_run
+        )
         return pb.DeleteRecordsResponse(
             partitions=[
                 pb.DeletedRecords(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from icecore.errors import InvalidRequestError, OffsetOutOfRangeError
+from icecore.errors import InvalidRequestError, OffsetOutOfRangeError, TopicRecreatedError
 from icecore.model import Segment
 from icecore.process.log import event
 from icecore_coordinator.decisions.retention import below_start, move_log_start
@@ -44,13 +44,19 @@ class RecordDeletion:
         self._timing = ports.timing
 
     async def delete(
-        self, topic: str, offsets: Mapping[int, int], *, is_dry_run: bool
+        self,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        topic_id: bytes = b"",
+        is_dry_run: bool,
     ) -> list[Deleted]:
         """Move log starts, or say what that would do.
 
         Args:
             topic: Its name.
             offsets: By partition, the first offset to keep.
+            topic_id: Its id; empty = whichever topic has the name now.
             is_dry_run: Only look.
 
         Returns:
@@ -58,19 +64,20 @@ class RecordDeletion:
 
         Raises:
             UnknownTopicError: There is no such topic.
+            TopicRecreatedError: Another topic has the name now.
             InvalidRequestError: It has no such partition, or an offset is negative.
             OffsetOutOfRangeError: An offset is above the high watermark.
         """
         for _ in range(HEARTBEATS_WAITED):
             try:
-                self._changes(self._ledger.state, topic, offsets)
+                self._changes(self._ledger.state, topic, topic_id, offsets)
                 break
             except OffsetOutOfRangeError:
                 await asyncio.sleep(self._timing.heartbeat_ms / 1000)
         found: list[Deleted] = []
 
         def decision(state: ClusterState) -> Change:
-            changes = self._changes(state, topic, offsets)
+            changes = self._changes(state, topic, topic_id, offsets)
             found[:] = [_deleted(state, key, offsets[key[1]]) for key in changes]
             if is_dry_run:
                 return Change()
@@ -90,9 +97,14 @@ class RecordDeletion:
         return found
 
     def _changes(
-        self, state: ClusterState, topic: str, offsets: Mapping[int, int]
+        self, state: ClusterState, topic: str, topic_id: bytes, offsets: Mapping[int, int]
     ) -> dict[PartitionKey, Change]:
         record = state.topic(topic)
+        if topic_id not in (b"", record.topic_id):
+            raise TopicRecreatedError(
+                f"topic {topic} was deleted and made again: {topic_id[:16].hex()} was meant, "
+                f"{record.topic_id.hex()} is there, and keeps its records"
+            )
         changes: dict[PartitionKey, Change] = {}
         for number, offset in offsets.items():
             partition = state.partitions.get((record.topic_id, number))

@@ -183,9 +183,11 @@ class Admin:
         Raises:
             UnknownTopicError: There is no such topic, or it is deleted already.
         """
-        request = admin_pb2.DeleteTopicRequest(
-            now=checks.flag("now", now), **_which(name, topic_id)
-        )
+        checks.flag("now", now)
+        meant = _which(name, topic_id)
+        # By its id: a repeated call must not hit a later topic of the name.
+        topic_id = topic_id or await self._id_of(name)
+        request = admin_pb2.DeleteTopicRequest(now=now, **(meant | {"topic_id": topic_id}))
         try:
             answer = await self._call("DeleteTopic", request, admin_pb2.DeleteTopicResponse)
         except UnknownTopicError as error:
@@ -245,6 +247,7 @@ class Admin:
 
         Raises:
             UnknownTopicError: There is no such topic.
+            TopicRecreatedError: It was deleted and made again meanwhile.
             InvalidRequestError: There is no such partition, or none is given.
             OffsetOutOfRangeError: An offset is above the high watermark; the valid range is in the
                 metadata.
@@ -259,6 +262,7 @@ class Admin:
                 partition=checks.partition_number(partition),
                 before_offset=checks.whole("before_offset", offset, 0, checks.OFFSET_MAX),
             )
+        request.topic_id = await self._id_of(topic)  # as with delete_topic
         answer = await self._call("DeleteRecords", request, admin_pb2.DeleteRecordsResponse)
         return [
             DeletedRecords(
@@ -586,6 +590,11 @@ class Admin:
         answer = await self._call("MergeSegments", request, admin_pb2.MergeSegmentsResponse)
         segment = convert.segment_from_proto(answer.segment)
         return MergedSegment(segment, answer.length_bytes, answer.records)
+
+    async def _id_of(self, name: str) -> bytes:
+        """The id of the topic that has this name now. Raises UnknownTopicError."""
+        (found,) = await self.describe_topics([name])
+        return found.topic_id
 
     async def _call(self, method: str, request: Any, answer: Any) -> Any:
         """Changes may take as long as the whole method; reading is tried again sooner."""
