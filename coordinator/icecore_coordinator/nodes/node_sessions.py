@@ -26,6 +26,7 @@ from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
+from icecore_coordinator.state.tier_index import STORE_ID_BYTES
 
 _log = logging.getLogger(__name__)
 
@@ -216,8 +217,9 @@ class NodeSessions:
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
         status, problem = self._live.of(node_id), request.store_problem[:PROBLEM_MAX]
-        if (status.store_id, status.store_problem) != (request.store_id, problem):
-            self._live.note(node_id, store_id=request.store_id, store_problem=problem)
+        store_id = request.store_id if len(request.store_id) == STORE_ID_BYTES else b""
+        if (status.store_id, status.store_problem) != (store_id, problem):
+            self._live.note(node_id, store_id=store_id, store_problem=problem)
         self._heard.heartbeat(node_id, request)
         self.note_told(node_id, [SegmentId(each.segment_id) for each in request.led])
         state = NodeState.UP

@@ -15,6 +15,8 @@ from icecore.tier_records import TierRecord, TierState, TierTopicRecord
 
 K = TypeVar("K")
 
+STORE_ID_BYTES = 16
+
 
 @dataclass
 class TierIndex:
@@ -80,6 +82,8 @@ class TierIndex:
     def check_store(self, store_id: bytes) -> None:
         """Compare the store that a node used with the cluster's (R95). Raises ObjectStoreError
         when it is another one."""
+        if len(store_id) not in (0, STORE_ID_BYTES):
+            raise ObjectStoreError(f"no object store has an id of {len(store_id)} bytes")
         if self.store_id and store_id != self.store_id:
             raise ObjectStoreError(
                 f"the node has object store {store_id.hex() or 'without an id'}, the cluster uses "

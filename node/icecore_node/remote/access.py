@@ -104,7 +104,9 @@ class TierAccess:
     @property
     def store_id(self) -> bytes:
         """Identity of the store, as its marker said; empty when it has none or was not seen yet."""
-        return bytes.fromhex(self._known.store_id) if self._known is not None else b""
+        with contextlib.suppress(ValueError):  # remembered of a marker that nobody checked yet
+            return bytes.fromhex(self._known.store_id) if self._known is not None else b""
+        return b""
 
     @property
     def usable_id(self) -> bytes:

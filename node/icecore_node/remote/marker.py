@@ -49,7 +49,10 @@ def parse_marker(data: bytes) -> Marker:
     """Parse a marker. Raises ObjectStoreSetupError when it does not say whose the bucket is."""
     try:
         found = json.loads(data)
-        return Marker(str(found["cluster_id"]), str(found.get("store_id", "")))
+        marker = Marker(str(found["cluster_id"]), str(found.get("store_id", "")))
+        if len(bytes.fromhex(marker.store_id)) not in (0, STORE_ID_BYTES):
+            raise ValueError("its store_id is none")
+        return marker
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ObjectStoreSetupError(
             f"{MARKER_KEY} does not say whose the object store is: put a cluster's id there, or "

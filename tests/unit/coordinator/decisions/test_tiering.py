@@ -368,6 +368,9 @@ def test_the_first_copy_that_counts_says_which_store_it_is(state: Cluster) -> No
     assert state.tiers.store_id == b"", "an upload may still fail"
     stored_in(state, b"")
     assert state.tiers.store_id == b"", "a marker of earlier versions has no id"
+    for absurd in (b"a", b"a" * 17, b"a" * 1_000_000):
+        with pytest.raises(ObjectStoreError, match=f"an id of {len(absurd)} bytes"):
+            publish(state, begun(state, sealed(state)), COPY, 0, absurd)
     stored_in(state, b"a" * 16)
     assert state.tiers.store_id == b"a" * 16
     for other in (b"b" * 16, b""):

@@ -199,6 +199,22 @@ def test_clock_that_is_off_is_noticed_and_forgiven(watch: Watch) -> None:
         assert watch.live.of(1).is_clock_off is expected
 
 
+def test_heartbeats_say_which_object_store_a_node_may_use(watch: Watch) -> None:
+    session = watch.connect(1)
+    told = [
+        ({"store_id": b"a" * 16}, (b"a" * 16, "")),
+        ({"store_problem": "it was emptied"}, (b"", "it was emptied")),
+        ({"store_problem": "x" * 100_000}, (b"", "x" * 500)),
+        ({"store_id": b"a" * 100_000}, (b"", "")),
+        ({"store_id": b"b" * 16}, (b"b" * 16, "")),
+        ({}, (b"", "")),
+    ]
+    for fields, expected in told:
+        watch.sessions.heartbeat(session, pb.HeartbeatRequest(**fields))
+        status = watch.live.of(1)
+        assert (status.store_id, status.store_problem) == expected
+
+
 def test_damage_is_remembered_until_a_copy_is_made_or_a_new_stream_tells_all(watch: Watch) -> None:
     session = watch.connect(1)
     watch.sessions.heartbeat(session, pb.HeartbeatRequest(sequence=1, unknown_segment_ids=[7, 8]))

@@ -76,7 +76,16 @@ async def test_another_cluster_s_prefix_is_refused_and_not_written_to() -> None:
     task.cancel()
 
 
-@pytest.mark.parametrize("marker", [b"", b"[]", b"{}", b"\xff", b"null"])
+@pytest.mark.parametrize(
+    "marker",
+    [
+        *(b"", b"[]", b"{}", b"\xff", b"null"),
+        *(
+            b'{"cluster_id": "6f", "store_id": %s}' % each
+            for each in (b'"zz"', b'"6f"', b"5", b"[]")
+        ),
+    ],
+)
 async def test_a_marker_that_says_nothing(marker: bytes) -> None:
     bucket = SimBucket()
     bucket.put(MARKER_KEY, marker)
