@@ -20,6 +20,7 @@ from icecore.errors import (
     ConflictError,
     IcecoreError,
     NotCoordinatorError,
+    NotLeaderError,
     RequestTimeoutError,
     ThrottledError,
     UnavailableError,
@@ -304,8 +305,11 @@ class Connection:
     async def data(
         self, address: str, method: str, request: Message, answer: type[_M], *, timeout_s: float
     ) -> _M:
-        """One small call to a node. Raises what it answers; nothing is retried."""
-        return await self.call(address, DATA[method], request, answer, timeout_s=timeout_s)
+        """One small call to a node. Raises what it answers, see ``moved``; nothing is retried."""
+        try:
+            return await self.call(address, DATA[method], request, answer, timeout_s=timeout_s)
+        except WrongClusterError as error:
+            raise moved(error, address) from error
 
     async def call(
         self, address: str, method: str, request: Message, answer: type[_M], *, timeout_s: float
@@ -313,6 +317,14 @@ class Connection:
         """As ``data``, of a method by its full name."""
         raw = await self.net.call(address, method, request.SerializeToString(), timeout_s=timeout_s)
         return framing.parse(answer, raw)
+
+
+def moved(error: IcecoreError, where: str) -> IcecoreError:
+    """Addresses are given out again: where another cluster's node answers a call for one of ours,
+    ours listens elsewhere by now. Other errors stay as they are."""
+    if not isinstance(error, WrongClusterError):
+        return error
+    return NotLeaderError(f"another cluster listens at {where} by now: {error.message}")
 
 
 def _unreachable(error: IcecoreError, address: str) -> IcecoreError:

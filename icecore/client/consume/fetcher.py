@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Sequence
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
-from icecore.client.cluster.connection import Connection
+from icecore.client.cluster.connection import Connection, moved
 from icecore.client.cluster.metadata import Metadata, topic_recreated
 from icecore.client.consume.places import READ, FetchPlace, Places
 from icecore.client.consume.reader import Chunk, Reader
@@ -286,6 +286,7 @@ class Fetcher:
         try:
             results, data = await self._call(place, readers)
         except IcecoreError as error:
+            error = moved(error, f"the address of node {place.node_id}")
             for reader, is_awaited in zip(readers, asked.awaited(), strict=True):
                 if is_awaited:
                     self._failed(reader, error, place.node_id)

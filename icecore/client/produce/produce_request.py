@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
-from icecore.client.cluster.connection import Connection
+from icecore.client.cluster.connection import Connection, moved
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.produce.batches import Batch
 from icecore.client.produce.partition_queue import PartitionQueue
@@ -130,7 +130,7 @@ class ProduceRequest:
 
     def _answered(self, outcome: Received | IcecoreError) -> None:
         if isinstance(outcome, IcecoreError):
-            self._fail(outcome)
+            self._fail(moved(outcome, f"the address of node {self.node_id}"))
             return
         try:
             answer = framing.parse(data_pb2.ProduceResponse, outcome)
