@@ -21,7 +21,6 @@ from icecore.errors import (
     ForkedError,
     IcecoreError,
     RequestTimeoutError,
-    ThrottledError,
     UnavailableError,
 )
 from icecore.rpc.addresses import check_listen, refuses, why_not_bound
@@ -32,7 +31,7 @@ from icecore.rpc.grpc_streams import (
     is_cancelling,
     mark_retrieved,
 )
-from icecore.rpc.handling import failure_of
+from icecore.rpc.handling import failure_of, unread
 from icecore.rpc.ports import (
     Body,
     CallContext,
@@ -125,7 +124,7 @@ class _GrpcHandlers:
         """gRPC's own tasks of streams; a loop that ends before they do reports them."""
         for name, unary in all_unary(handlers).items():
             is_fair = bound_of(name).is_for_clients and name not in handlers.direct
-            each = _in_turn(unary) if is_fair else unary
+            each = self._in_turn(name, unary) if is_fair else unary
             self._methods[name] = grpc.unary_unary_rpc_method_handler(self._unary(name, each))
         for name, stream in handlers.streams.items():
             self._methods[name] = grpc.stream_stream_rpc_method_handler(self._stream(name, stream))
@@ -153,11 +152,7 @@ class _GrpcHandlers:
             host = host_of(context.peer())
             if (busy := self._slots.why_not(method, host)) is not None:
                 await _abort(context, busy)
-            if self._unsent_bytes[method] > self._answers_bytes_max:
-                slow = ThrottledError(
-                    f"{self._unsent_bytes[method]} bytes of answers wait for clients to read them",
-                    retry_after_ms=50,
-                )
+            if (slow := self._why_slow(method)) is not None:
                 await _abort(context, slow)
             slot = self._slots.take(method, host)
             task = self._start(handler(body, _call_context(context, slot)))  # type: ignore[arg-type]
@@ -170,7 +165,21 @@ class _GrpcHandlers:
                 raise
             if (error := _failure(method, task)) is not None:
                 await _abort(context, error)
+            if is_read and (slow := self._why_slow(method)) is not None:
+                await _abort(context, slow)
             return self._sent_later(method, join(task.result()), context)
+
+        return run
+
+    def _why_slow(self, method: str) -> IcecoreError | None:
+        return unread(self._unsent_bytes[method], self._answers_bytes_max)
+
+    def _in_turn(self, method: str, handler: UnaryHandler) -> UnaryHandler:
+        async def run(body: Received, context: CallContext) -> Body:
+            await context.slot.turn()
+            if (slow := self._why_slow(method)) is not None:  # it may have waited for long
+                raise slow
+            return await handler(body, context)
 
         return run
 
@@ -210,14 +219,6 @@ class _GrpcHandlers:
                 await _abort(context, error)
 
         return run
-
-
-def _in_turn(handler: UnaryHandler) -> UnaryHandler:
-    async def run(body: Received, context: CallContext) -> Body:
-        await context.slot.turn()
-        return await handler(body, context)
-
-    return run
 
 
 def _call_context(context: Any, slot: CallSlot) -> CallContext:

@@ -10,10 +10,11 @@ import uvloop
 
 from icecore.errors import ThrottledError
 from icecore.rpc.grpc_net import GrpcNet
+from icecore.rpc.methods import DATA
 from icecore.rpc.native.connection import Timeouts
 from icecore.rpc.native.net import NativeNet
 from icecore.rpc.native.server import ServerLimits
-from icecore.rpc.ports import Handlers, Net, Server
+from icecore.rpc.ports import CallContext, Handlers, Net, Received, Server
 from tests.conformance.net_bulk_suite import BulkSuite
 from tests.conformance.net_stream_suite import StreamSuite
 from tests.conformance.net_suite import Fake, NetSuite, in_world
@@ -154,3 +155,45 @@ class TestSimNet(NetSuite, BulkSuite, StreamSuite):
             assert loop.failures == []
         finally:
             loop.close()
+
+
+LARGE, LARGE_MAX = 2 << 20, 4 << 20
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GrpcNet(answers_bytes_max=LARGE_MAX),
+        lambda: NativeNet(limits=ServerLimits(answers_bytes_max=LARGE_MAX)),
+    ],
+    ids=["gRPC", "native"],
+)
+async def test_answers_that_are_made_side_by_side_keep_to_the_limit(
+    make: Callable[[], Net],
+) -> None:
+    """All calls begin while nothing is unread: each answer by itself would pass."""
+    go, started = asyncio.Event(), list[int]()
+
+    async def fetch(_: Received, __: CallContext) -> bytes:
+        started.append(1)
+        await go.wait()
+        return bytes(LARGE)
+
+    net, client = make(), make()
+    server = await net.serve("127.0.0.1:0", Handlers({DATA["Fetch"]: fetch}, {}))
+    calls = [
+        asyncio.ensure_future(client.call(server.address, DATA["Fetch"], b"", timeout_s=10))
+        for _ in range(16)
+    ]
+    await until(lambda: len(started) == len(calls))
+    go.set()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    answered = [each for each in outcomes if not isinstance(each, BaseException)]
+    refused = [each for each in outcomes if isinstance(each, ThrottledError)]
+    assert len(answered) + len(refused) == len(calls)
+    assert 2 <= len(answered) <= 6, "some are taken by their caller at once"
+    go.set()
+    assert len(await client.call(server.address, DATA["Fetch"], b"", timeout_s=10)) == LARGE
+    await client.close()
+    await server.stop(0)
+    await net.close()

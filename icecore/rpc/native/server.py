@@ -34,7 +34,7 @@ from icecore.errors import (
 from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.bounds import bound_of
-from icecore.rpc.handling import failure_of
+from icecore.rpc.handling import failure_of, unread
 from icecore.rpc.native.accepting import Acceptor
 from icecore.rpc.native.call_limit import ConnectionCalls, CountedSlot
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, NativeConnection, Timeouts
@@ -312,12 +312,13 @@ class NativeServer:
     ) -> None:
         """It is the turn of a call that has waited for it; who gave up meanwhile costs little."""
         peer, left_s = self._peers.get(connection), until_s - self._loop.time()
-        if peer is None or self._is_over or left_s <= 0:
+        method, bound = called[0], bound_of(called[0])
+        refusal = self._why_slow(method)
+        if peer is None or self._is_over or left_s <= 0 or refusal is not None:
             slot.end()
             self._finished()
-            self._refuse(connection, frame.call_id, RequestTimeoutError(LATE))
+            self._refuse(connection, frame.call_id, refusal or RequestTimeoutError(LATE))
             return
-        method, bound = called[0], bound_of(called[0])
         context = context_of(connection, left_s, slot)
         timed = in_time(called[1], slot, bound)
         task = self._run(connection, frame, method, timed, context, slot)
@@ -348,12 +349,10 @@ class NativeServer:
             return UnavailableError("the server is stopping")
         if (busy := self._slots.why_not(method, host)) is not None:
             return busy
-        if self._unsent_bytes[method] > self._limits.answers_bytes_max:
-            return ThrottledError(
-                f"{self._unsent_bytes[method]} bytes of answers wait for clients to read them",
-                retry_after_ms=50,
-            )
-        return None
+        return self._why_slow(method)
+
+    def _why_slow(self, method: str) -> IcecoreError | None:
+        return unread(self._unsent_bytes[method], self._limits.answers_bytes_max)
 
     def _answer_directly(
         self,
@@ -405,6 +404,9 @@ class NativeServer:
         except Exception as error:  # whatever it is, the caller hears of it
             self._refuse(connection, frame.call_id, failure_of(method, error))
         else:
+            if bound_of(method).is_read and (slow := self._why_slow(method)) is not None:
+                self._refuse(connection, frame.call_id, slow)
+                return
             connection.send(FrameKind.ANSWER, frame.call_id, b"", buffers)
             self._mind_reader(connection, method)
 
