@@ -4,6 +4,7 @@ What reads a bucket is the servers' code, in a process of its own: clients don't
 """
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -266,10 +267,9 @@ def forget_store(
     can't be read unless it comes back; what nodes still have is not uploaded again.
     """
     session = session_of(context)
-    try:
-        meant = bytes.fromhex(store_id)
-    except ValueError:
-        raise typer.BadParameter("an id is 32 hexadecimal digits", param_hint="STORE_ID") from None
+    if not re.fullmatch("[0-9a-fA-F]{32}", store_id):
+        raise typer.BadParameter("an id is 32 hexadecimal digits", param_hint="STORE_ID")
+    meant = bytes.fromhex(store_id)
     found = session.admin(lambda admin: admin.describe_tiering())
     alone = sum(each.remote_only_segments for each in found.topics)
     confirm_final(f"Give up the object store, which alone has {alone} segments?", yes=yes)

@@ -124,7 +124,7 @@ def test_settings_of_a_later_version_are_refused(
     assert "colour" in told and "a later one" in told
 
 
-@pytest.mark.parametrize("store_id", ["zz", "0", "12 34 x"])
+@pytest.mark.parametrize("store_id", ["zz" * 16, "0", "0011", "00" * 17, "12 34 x", "00 " * 16])
 def test_an_id_of_a_store_is_hexadecimal(store_id: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["tier", "forget-store", store_id, "--yes"])
