@@ -176,8 +176,8 @@ class TierCalls:
     async def verify(
         self, node_id: NodeId, items: Sequence[TierRecord], timeout_s: float
     ) -> list[IcecoreError | bool]:
-        """Have a node see published copies through its own way to the object store: for each True,
-        or why not."""
+        """Have a node look for published copies in its own object store. Return True for each copy
+        that it sees, or why it does not."""
 
         def ask(common: dict[str, Any], part: Sequence[TierRecord]) -> pb.VerifyCopiesRequest:
             return pb.VerifyCopiesRequest(**common, copies=map(_to_verify, part))

@@ -1,8 +1,7 @@
-"""Has published copies seen in the object store, before copies on nodes go (R87).
+"""Asks nodes for sight of published copies, before other nodes drop what they have (R87).
 
-A node that did not upload a copy is asked, for the uploader's way to the store may be the wrong
-one. What can't be seen is asked for again later and later, and an operator is told: until then
-nodes keep what they have.
+Another node than the uploader is asked, whose way to the store may be the wrong one. A copy that
+nobody sees is asked for again, later each time, and an operator is told; nodes keep theirs.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ VERIFY_WAIT_MS_MAX = 60_000.0
 
 
 class CopyVerifier:
-    """Keeps only when to ask again, and whom not.
+    """Keeps only when to ask for a copy again, and which node failed last.
 
     Args:
         ports: The cluster.
