@@ -586,7 +586,7 @@ class ListOffsetsPartition(_message.Message):
     partition: _builtins.int
     earliest: _builtins.bool
     latest: _builtins.bool
-    """the high watermark"""
+    """the high watermark; only the leader knows it"""
     timestamp_ms: _builtins.int
     """first offset with append time >= this; the high watermark if none"""
     segment_id: _builtins.int

@@ -109,7 +109,7 @@ async def test_a_bucket_that_is_emptied_is_not_begun_again(
         async with Admin(address) as admin:
             alerts = [each.why for each in (await admin.describe_cluster()).alerts]
         assert any("was emptied" in each and "forget-store" in each for each in alerts)
-        assert [*bucket.rglob("*")] == []
+        assert [each for each in bucket.rglob("*") if each.is_file()] == []
         assert len(refusals(cluster, 1)) == 2, "once for each process"
         assert await read_all(address, "flights") == merged(first, second)
         other = run_cli(cluster, "tier", "forget-store", "0" * 32, "--yes", status=1)

@@ -17,8 +17,8 @@ from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import UnavailableError
 from icecore.model import SegmentState
-from icecore.v1 import admin_pb2, admin_pb2_grpc
-from tests.cluster.traffic import create, merged, numbered, produce, read_all
+from icecore.v1 import admin_pb2, admin_pb2_grpc, data_pb2, data_pb2_grpc
+from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 from tests.support.waiting import until
 
 COUNT = 200
@@ -68,6 +68,34 @@ def knows(address: str, topic: str) -> bool:
         stub = admin_pb2_grpc.AdminServiceStub(channel)
         (found,) = stub.GetMetadata(admin_pb2.GetMetadataRequest(topics=[topic]), timeout=10).topics
     return bool(found.partitions) and all(each.leader for each in found.partitions)
+
+
+def ends(address: str, topic: str, partitions: int) -> dict[int, int]:
+    """Return the end of each partition of which a node says it."""
+    asked = [
+        data_pb2.ListOffsetsPartition(topic=topic, partition=number, latest=True)
+        for number in range(partitions)
+    ]
+    with grpc.insecure_channel(address) as channel:
+        try:
+            found = data_pb2_grpc.DataServiceStub(channel).ListOffsets(
+                data_pb2.ListOffsetsRequest(partitions=asked), timeout=10
+            )
+        except grpc.RpcError:  # it starts
+            return {}
+    answers = enumerate(found.partitions)
+    return {number: each.offset for number, each in answers if not each.HasField("error")}
+
+
+async def none_says_less(cluster: LocalCluster, topic: str, acked: Log) -> None:
+    """Ask all nodes for the ends until each was said; no node ever says less than was acked."""
+    due = {partition: entries[-1][0] + 1 for partition, entries in acked.items()}
+    said: dict[int, int] = {}
+    while said.keys() != due.keys():
+        for address in cluster.addresses.values():
+            found = await asyncio.to_thread(ends, address, topic, len(due))
+            said |= found
+            assert {number: due[number] for number in found} == found, address
 
 
 async def known_everywhere(cluster: LocalCluster, topic: str) -> None:
@@ -134,7 +162,11 @@ async def test_nodes_that_start_anew_remember_it(cluster: LocalCluster, tmp_path
             cluster._spawn(cluster.node(node_id))
         assert "older copy" in await starts_and_ends(cluster)
         put(cluster, newest)
-        await asyncio.to_thread(cluster.start_coordinator)
+        async with asyncio.timeout(60):
+            await asyncio.gather(
+                asyncio.to_thread(cluster.start_coordinator),
+                none_says_less(cluster, "after", acked),
+            )
         assert await read_all(cluster.bootstrap, "after") == acked
 
 

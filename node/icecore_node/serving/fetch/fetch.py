@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from icecore.errors import IcecoreError, InvalidRequestError, NotReplicaError, UnknownTopicError
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    NotLeaderError,
+    NotReplicaError,
+    UnknownTopicError,
+)
 from icecore.model import SegmentId
 from icecore.rpc import convert, framing
 from icecore.rpc.filters import selection_from_proto
@@ -303,14 +309,12 @@ class FetchHandler:
         ):
             return
         held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
-        newest = next((each for each in reversed(held.replicas) if each.life.is_intact), None)
         target = entry.WhichOneof("target")
         if target == "earliest":
             result.offset = held.log_start_offset
         elif target == "latest":
-            if newest is None:
-                raise NotReplicaError("no readable replica here")
-            result.offset, result.segment_id = newest.high_watermark, newest.segment_id
+            leading = _leading(held, entry.partition)
+            result.offset, result.segment_id = leading.high_watermark, leading.segment_id
         elif target == "timestamp_ms":
             await self._find_time(held, entry, result)
         else:
@@ -342,6 +346,8 @@ class FetchHandler:
                 result.offset = max(offset, held.log_start_offset)
                 result.segment_id, result.found = replica.segment_id, True
                 return
+        if not segment_id:
+            _leading(held, entry.partition)
         result.offset = end
 
 
@@ -389,6 +395,18 @@ def _describe(
     if replica.sealed_end_offset is not None:
         result.segment_sealed = True
         result.sealed_end_offset = replica.sealed_end_offset
+
+
+def _leading(held: PartitionReplicas, partition: int) -> Replica:
+    """Return the replica that knows where the partition ends: others, and a leader that started
+    anew, may know fewer acknowledged records.
+
+    Raises NotLeaderError.
+    """
+    for replica in reversed(held.replicas):
+        if replica.life is Life.LED:
+            return replica
+    raise NotLeaderError(f"this node does not lead partition {partition}: ask its leader")
 
 
 def _move(
