@@ -44,9 +44,9 @@ FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 EPOCH_STEP: Final = 2
 """From a segment to its successor: a recovery promises epoch + 1, the successor is above that."""
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Version of the protocol between nodes and coordinators. 3: producer states tell how many batches
-they keep (R72)."""
+they keep (R72). 4: they have marks (R97)."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

@@ -318,19 +318,26 @@ async def test_the_next_segment_opens_with_the_producers_that_were_sealed(cluste
 async def test_segments_remember_as_many_batches_as_all_nodes_can(cluster: Cluster) -> None:
     """While one node is of before, none remembers more: they must agree when it is sealed."""
 
-    async def remembered(topic: str) -> set[int]:
+    async def remembered(topic: str) -> tuple[int, bool]:
+        """The number of batches, and whether the state has a mark (R97)."""
         await cluster.create(topic)
         opened = cluster.active(topic)
         held = [cluster.nodes[each].held[opened.segment_id] for each in opened.replicas]
-        return {ProducerTable(each.producer_snapshot).batches_kept for each in held}
+        (state,) = {each.producer_snapshot for each in held}
+        has_mark = any(state[12:20])  # else it is the newest append time, and nothing was appended
+        return ProducerTable(state).batches_kept, has_mark
 
-    assert await remembered("first") == {BATCHES_KEPT}
+    assert await remembered("first") == (BATCHES_KEPT, True)
     node = cluster.nodes[3]
-    for version, expected in ((2, 5), (PROTOCOL_VERSION, BATCHES_KEPT)):
+    for version, *expected in (
+        (2, 5, False),
+        (3, BATCHES_KEPT, False),
+        (PROTOCOL_VERSION, BATCHES_KEPT, True),
+    ):
         await node.kill()
         node.protocol_version = version
         await node.start()
-        assert await remembered(f"with {version}".replace(" ", "-")) == {expected}
+        assert await remembered(f"with-{version}") == tuple(expected)
     opened = cluster.active("with-2")
     assert cluster.nodes[1].held[opened.segment_id].producer_snapshot == b""
 

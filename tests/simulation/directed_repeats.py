@@ -203,10 +203,10 @@ def _leader_first(segment: Segment) -> list[str]:
     return [f"node-{each}" for each in (segment.leader, *others)]
 
 
-async def roll(world: World) -> None:
+async def roll(world: World, operator: str = "operator") -> None:
     """Partition 0 has another active segment."""
     before = record(world).segment_id
-    process, net, clock, rng = world.client("operator")
+    process, net, clock, rng = world.client(operator)
 
     async def ask() -> None:
         address = coordinator_address(COORDINATOR)

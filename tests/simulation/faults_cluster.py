@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
+from icecore_replication.producers import FORGOTTEN_AFTER_MS
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.faults import Fault, Kind, Scene, back_later
 from tests.simulation.plan import TOPIC
@@ -13,6 +14,8 @@ from tests.simulation.shells import coordinator_address
 HOSTS_MAX = 6
 PARTITIONS_MAX = 6
 UNDELETE_TRIES_MAX = 60
+JUMP_MS = FORGOTTEN_AFTER_MS + 24 * 3600 * 1000
+"""A day more than the longest time that follows a clock, or that somebody might let follow one."""
 
 
 # --- coordinators ---------------------------------------------------------------------------------
@@ -73,11 +76,11 @@ async def store_ambiguous(scene: Scene, fault: Fault) -> None:
 
 
 async def clock_jump(scene: Scene, fault: Fault) -> None:
-    """The wall clock of one process is an hour off, and then right again."""
+    """The wall clock of one process is far off, and then right again."""
     rng = scene.rng(fault)
     name = COORDINATOR if rng.random() < 0.2 else scene.victim(fault)
     scene.world.count_fault(fault.kind)
-    scene.world.set_clock(name, rng.choice([-3_600_000, 3_600_000]))
+    scene.world.set_clock(name, rng.choice([-JUMP_MS, JUMP_MS]))
     await asyncio.sleep(fault.lasts_s)
     scene.world.set_clock(name, 0)
 

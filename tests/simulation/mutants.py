@@ -17,6 +17,7 @@ from multiprocessing.pool import Pool
 from tests.simulation import mistakes as protocol
 from tests.simulation import mistakes_belief as belief
 from tests.simulation import mistakes_bootstrap as bootstrap
+from tests.simulation import mistakes_clocks as clocks
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_engines as engines
@@ -166,6 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(hand_over.hand_over_not_synced, "shared_smoke"),
     Mutant(hand_over.extraction_loses_the_last_batch, "shared_smoke"),
     Mutant(hand_over.dropped_is_damage, "database_blackout", first=23, is_rare=True),
+    Mutant(clocks.append_times_expire_producers, "clock_ahead"),
 )
 
 

@@ -2,15 +2,16 @@
 
 The producers that a segment starts from must be those that the log below its base tells of (R20,
 R62), on each replica: a table that knows less lets a batch that is sent again be appended again,
-and nobody notices unless a producer happens to do so.
+and nobody notices unless a producer happens to do so. Nobody may be forgotten at all (R97): a world
+lasts minutes, whatever its clocks say.
 """
 
 from collections.abc import Iterator
 
 from icecore.codec import batch
 from icecore.errors import IcecoreError
-from icecore.model import Segment, SegmentState
-from icecore_replication.producers import BATCHES_KEPT, ProducerTable, keeping
+from icecore.model import ProducerEpoch, ProducerId, Segment, SegmentState
+from icecore_replication.producers import BATCHES_KEPT, ProducerTable, starting
 from tests.simulation.cluster import COORDINATOR, World
 
 
@@ -29,14 +30,12 @@ def wrong_starts(world: World) -> list[str]:
 
 
 def _of_partition(world: World, segments: list[Segment]) -> Iterator[str]:
-    table, end_offset = ProducerTable(), 0
-    table.keep(BATCHES_KEPT)
+    table, end_offset = ProducerTable(starting(b"", BATCHES_KEPT, 1)), 0
     for segment in segments:
         if segment.base_offset != end_offset or segment.lossy or _is_behind_loss(world, segment):
             return  # what is gone can't be folded
         for name, snapshot in _starts(world, segment):
-            started = ProducerTable(snapshot)
-            if started.snapshot() != keeping(table.snapshot(), started.batches_kept):
+            if _known(ProducerTable(snapshot)) != _known(table):
                 yield f"start: segment {segment.segment_id} on {name} opened with other producers"
         headers = _headers(world, segment)
         if segment.state is not SegmentState.SEALED or headers is None:
@@ -44,6 +43,10 @@ def _of_partition(world: World, segments: list[Segment]) -> Iterator[str]:
         for raw in headers:
             table.apply_header(batch.parse_header(raw))
         end_offset = segment.end_offset
+
+
+def _known(table: ProducerTable) -> dict[ProducerId, tuple[ProducerEpoch, bytes]]:
+    return {key: (each.epoch, each.window) for key, each in table._producers.items()}
 
 
 def _is_behind_loss(world: World, segment: Segment) -> bool:

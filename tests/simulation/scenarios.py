@@ -20,6 +20,7 @@ from tests.simulation import (
     directed,
     directed_belief,
     directed_bootstrap,
+    directed_clocks,
     directed_deletion,
     directed_disks,
     directed_engines,
@@ -222,6 +223,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_surplus.PLANS,
     **directed_lookups.PLANS,
     **directed_metadata.PLANS,
+    **directed_clocks.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

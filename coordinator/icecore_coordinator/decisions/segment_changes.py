@@ -103,7 +103,9 @@ def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]
             replicas=place.nodes,
             version=1,
         )
-        records.append(SegmentRecord(segment, holders=place.nodes))
+        # Above 0, which says that a record is of before it was counted.
+        since_ms = max(1, state.counted_ms)
+        records.append(SegmentRecord(segment, holders=place.nodes, since_ms=since_ms))
     if not records:
         return Change()
     return Change((updated(counter, next_value=counter.next_value + len(records)), *records))

@@ -241,8 +241,8 @@ class SegmentRecord:
     digests: tuple[bytes, ...] = ()
     """Full digests that ``digest_nodes`` reported, in the same order."""
     since_ms: int = 0
-    """ACTIVE or SEALED: when it became so, in time that coordinators have counted. 0 in records of
-    before it was counted."""
+    """When it became what it is, PREPARED, ACTIVE or SEALED, in time that coordinators have counted
+    (R73, R97). 0 in records of before it was counted."""
 
     @property
     def version(self) -> int:

@@ -106,7 +106,7 @@ def test_snapshot_does_not_depend_on_when_snapshots_were_taken() -> None:
     assert straight.snapshot() == restarted.snapshot()
 
 
-def test_expiry_follows_append_time_and_keeps_the_table() -> None:
+def test_expiry_follows_append_time_where_there_is_no_mark() -> None:
     table = ProducerTable()
     table.apply(1, 0, 0, 1, 0, 0)
     table.apply(2, 0, 0, 1, 1, 1)
@@ -140,7 +140,7 @@ def test_golden_snapshot() -> None:
 
 
 def test_golden_snapshot_that_says_how_much_it_keeps() -> None:
-    small = ProducerTable(producers.keeping(b"", 32))
+    small = ProducerTable(producers.starting_without_mark(b"", 32, 0))
     small.apply(7, 1, 40, 2, 9, 1234)
     assert small.snapshot() == bytes.fromhex(
         "69637074 0200 2000 01000000 d204000000000000"  # magic, version, kept, count, newest
@@ -151,7 +151,7 @@ def test_golden_snapshot_that_says_how_much_it_keeps() -> None:
 
 
 def test_as_many_batches_are_remembered_as_the_snapshot_says() -> None:
-    table = ProducerTable(producers.keeping(b"", 12))
+    table = ProducerTable(producers.starting_without_mark(b"", 12, 0))
     for i in range(20):
         table.apply(PID, EPOCH, 10 * i, 10, 1000 + 10 * i, i)
     copy = ProducerTable(table.snapshot())
@@ -167,15 +167,16 @@ def test_as_many_batches_are_remembered_as_the_snapshot_says() -> None:
 
 def test_another_number_of_batches_changes_nothing_else(table: ProducerTable) -> None:
     before = table.snapshot()
-    assert producers.keeping(before, 5) is before, "what was sealed is handed on byte for byte"
-    assert producers.keeping(b"", 5) == b""
-    more = ProducerTable(producers.keeping(before, 8))
+    same = producers.starting_without_mark(before, 5, 0)
+    assert same is before, "what was sealed is handed on byte for byte"
+    assert producers.starting_without_mark(b"", 5, 0) == b""
+    more = ProducerTable(producers.starting_without_mark(before, 8, 0))
     assert more.check(PID, EPOCH, 20, 10) == Duplicate(1020, 1030)
     assert more.last_sequence(PID) == table.last_sequence(PID)
     for i in range(7, 12):
         more.apply(PID, EPOCH, 10 * i, 10, 1000 + 10 * i, i)
     assert more.check(PID, EPOCH, 40, 10) == Duplicate(1040, 1050)
-    fewer = ProducerTable(producers.keeping(more.snapshot(), 5))
+    fewer = ProducerTable(producers.starting_without_mark(more.snapshot(), 5, 0))
     with pytest.raises(OutOfOrderSequenceError):
         fewer.check(PID, EPOCH, 40, 10)
     assert fewer.check(PID, EPOCH, 70, 10) == Duplicate(1070, 1080)
@@ -184,7 +185,7 @@ def test_another_number_of_batches_changes_nothing_else(table: ProducerTable) ->
 
 def test_all_batches_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "BATCHES_MAX", 20)
-    table = ProducerTable(producers.keeping(b"", 8))
+    table = ProducerTable(producers.starting_without_mark(b"", 8, 0))
     offset = 0
     for pid in (1, 2, 3):
         for i in range(9):
@@ -200,11 +201,11 @@ def test_all_batches_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("at", "value"),
-    [(4, b"\3\0"), (6, b"\0\0"), (32, b"\0\0\0\0"), (32, b"\xff\xff\xff\x7f")],
+    [(4, b"\4\0"), (6, b"\0\0"), (32, b"\0\0\0\0"), (32, b"\xff\xff\xff\x7f")],
     ids=["version", "keeps none", "no batch", "too many"],
 )
 def test_snapshots_that_cannot_be_are_refused(at: int, value: bytes) -> None:
-    table = ProducerTable(producers.keeping(b"", 8))
+    table = ProducerTable(producers.starting_without_mark(b"", 8, 0))
     table.apply(PID, EPOCH, 0, 10, 1000, 0)
     changed = bytearray(table.snapshot()[:-4])
     changed[at : at + len(value)] = value

@@ -3,8 +3,9 @@
 ``prepare`` writes PREPARED records, ``confirm`` has the candidates create their files and collects
 who confirmed in which incarnation; ``segment_changes`` turns that into ACTIVE.
 
-Here, too, it is decided how many batches of each producer a segment remembers: what all nodes can
-that may get a replica of it. It is part of the state with which the segment starts (R72).
+Here, too, it is decided how many batches of each producer a segment remembers, and by which mark
+producers are forgotten: what all nodes can that may get a replica of it. Both are part of the state
+with which the segment starts (R72, R97).
 """
 
 import logging
@@ -23,9 +24,14 @@ from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, NodeRecord, PartitionKey, SegmentRecord
+from icecore_coordinator.state.records import Change, PartitionKey, SegmentRecord
 from icecore_coordinator.timing import Timing
-from icecore_replication.producers import BATCHES_KEPT, BATCHES_KEPT_FIRST, keeping
+from icecore_replication.producers import (
+    BATCHES_KEPT,
+    BATCHES_KEPT_FIRST,
+    starting,
+    starting_without_mark,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +39,8 @@ SEGMENTS_PER_DECISION = 96
 """Most segments in one transaction; etcd allows 128 operations."""
 _KEEPS_MORE_SINCE = 3
 """The protocol version of nodes that can be told how many batches to keep."""
+_HAS_MARKS_SINCE = 4
+"""The protocol version of nodes that forget producers by marks."""
 
 
 class SegmentOpening:
@@ -166,15 +174,21 @@ class SegmentOpening:
 
     def _starting(self, item: OpenItem) -> OpenItem:
         """The same, with producers of whom as many batches are remembered as all nodes can (R72):
-        those of the segment, and live ones that may be asked to copy it."""
-        nodes = self._ledger.state.nodes
-        asked = [nodes.get(each) for each in item.segment.replicas]
-        asked += [each for each in nodes.values() if self._live.is_live(each.node_id)]
-        can_all = all(each is not None and _can_keep_more(each) for each in asked)
+        those of the segment, and live ones that may be asked to copy it. The mark is from the
+        record, so that an order which is given twice is the same one (R60)."""
+        state = self._ledger.state
+        asked = [state.nodes.get(each) for each in item.segment.replicas]
+        asked += [each for each in state.nodes.values() if self._live.is_live(each.node_id)]
+        spoken = min((each.protocol_version if each else 0 for each in asked), default=0)
+        kept = BATCHES_KEPT if spoken >= _KEEPS_MORE_SINCE else BATCHES_KEPT_FIRST
+        record = state.segments.get(item.segment.segment_id)
+        mark_ms = record.since_ms if record and spoken >= _HAS_MARKS_SINCE else 0
+        before = item.producer_snapshot
         try:
-            snapshot = keeping(
-                item.producer_snapshot, BATCHES_KEPT if can_all else BATCHES_KEPT_FIRST
-            )
+            if mark_ms:
+                snapshot = starting(before, kept, mark_ms)
+            else:
+                snapshot = starting_without_mark(before, kept, item.max_append_timestamp_ms)
         except StorageError:
             return item  # nodes say themselves what is wrong with it
         return replace(item, producer_snapshot=snapshot)
@@ -184,7 +198,3 @@ class SegmentOpening:
         if segment_ids:
             now_ms = self._clock.now_ms()
             await self._ledger.decide(lambda state: drop_prepared(state, segment_ids, now_ms))
-
-
-def _can_keep_more(node: NodeRecord) -> bool:
-    return node.protocol_version >= _KEEPS_MORE_SINCE
