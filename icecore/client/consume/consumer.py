@@ -122,7 +122,7 @@ class Consumer:
         )
         self.hand = self._delivery.hand
         """Records handed out that the program may not have processed yet."""
-        saved = self._saved_positions(chosen["position"])
+        saved = self._saved_positions(chosen["position"], chosen["save_interval_s"])
         self.saver = self._make_saver(saved, chosen["save_interval_s"])
         """None without a saved position."""
         ports = (self._connection, self._metadata, self._fetcher)
@@ -131,11 +131,13 @@ class Consumer:
         )
         self._is_started = False
 
-    def _saved_positions(self, name: str | None) -> SavedPositions | None:
+    def _saved_positions(self, name: str | None, interval_s: float | None) -> SavedPositions | None:
         if name is None:
             return None
         checked = check_name(checks.text("position", name))
-        return SavedPositions(self._connection, checked, self._timeout_s)
+        return SavedPositions(
+            self._connection, checked, self._timeout_s, takes_over=interval_s is not None
+        )
 
     def _make_saver(
         self, saved: SavedPositions | None, interval_s: float | None

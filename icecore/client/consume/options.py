@@ -54,11 +54,11 @@ class ConsumerOptions(TypedDict, total=False):
         max_wait_ms: How long a node holds a fetch back at most when there is no data: half a second
             at first, twice as long whenever nothing came.
         position: Name under which the cluster keeps how far this consumer has come, by topic and
-            partition; 1 to 249 characters of ``A-Z a-z 0-9 . _ -``. When another consumer saves
-            under the name, the one that saves next is ended by PositionConflictError: what the
-            other one has saved stays.
+            partition; 1 to 249 characters of ``A-Z a-z 0-9 . _ -``. A consumer takes the name over
+            when it begins: one that still runs is ended by PositionConflictError when it saves
+            next, and what is saved stays.
         save_interval_s: Seconds between two saves; there is one more at ``close``. None = only
-            ``save_position`` saves.
+            ``save_position`` saves, and the name is not taken over.
         timeout_s: Seconds to find the topic and the start offsets.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.

@@ -3,11 +3,14 @@
 Each save names the version that it follows. When somebody else has saved meanwhile, the cluster
 keeps what that one saved, and says so. A save of which no answer came may have been stored: then
 the version in the refusal is that of our own instance, and the next attempt follows it.
+
+A consumer that saves by itself takes the name over when it begins: it saves once more what is
+saved. A save of the one before it that comes late, for that one was killed, is then refused.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from icecore.client.cluster.connection import Connection
 from icecore.client.types import SavedPosition
@@ -38,6 +41,10 @@ class ReaderPlace(NamedTuple):
     partition: int
     offset: int
     """Offset of the next record to read."""
+
+
+_Key: TypeAlias = tuple[bytes, int]
+"""Topic id and partition."""
 
 
 class _Known(NamedTuple):
@@ -121,14 +128,18 @@ class SavedPositions:
         connection: The way to the coordinator.
         name: Under which they are kept.
         timeout_s: For each call.
+        takes_over: What is loaded belongs to this reader from then on.
     """
 
-    def __init__(self, connection: Connection, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, connection: Connection, name: str, timeout_s: float, *, takes_over: bool = False
+    ) -> None:
         self._connection = connection
         self._name = name
         self._timeout_s = timeout_s
+        self._takes_over = takes_over
         self._instance = 1 + int(connection.rng.random() * ((1 << 53) - 1))
-        self._known: dict[tuple[bytes, int], _Known] = {}
+        self._known: dict[_Key, _Known] = {}
         self._lock = asyncio.Lock()
 
     def offset(self, topic_id: bytes, partition: int) -> int | None:
@@ -136,8 +147,17 @@ class SavedPositions:
         known = self._known.get((topic_id, partition))
         return None if known is None else known.offset
 
-    async def load(self, topics: Sequence[str]) -> None:
-        """Read what is saved of these topics. Raises IcecoreError."""
+    async def load(self, topics: Sequence[str], partitions: Container[int] | None = None) -> None:
+        """Read what is saved of these topics, and take it over.
+
+        Args:
+            topics: Of them.
+            partitions: Others are left to who reads them; None = all are taken over.
+
+        Raises:
+            PositionConflictError: Somebody else saves again and again.
+            IcecoreError: No coordinator answered in time, or refuses.
+        """
         try:
             found = await list_positions(
                 self._connection, self._name, topics, timeout_s=self._timeout_s
@@ -145,14 +165,54 @@ class SavedPositions:
         except UnknownTopicError:
             # It may be there in a moment, and has no positions then; others have.
             for each in topics if len(topics) > 1 else ():
-                await self.load([each])
+                await self.load([each], partitions)
             return
         self.note(found)
+        if self._takes_over:
+            mine = [each for each in found if partitions is None or each.partition in partitions]
+            await self._take_over([(each.topic_id, each.partition) for each in mine])
 
     def note(self, found: Iterable[SavedPosition]) -> None:
         """This is what is saved; the next saves follow it."""
         for each in found:
             self._known[each.topic_id, each.partition] = _Known(each.offset, each.version)
+
+    async def _take_over(self, keys: Iterable[_Key]) -> None:
+        """Save what is saved once more. Where somebody else saved meanwhile, that counts: nothing
+        has been read yet."""
+        async with self._lock:
+            left = list(keys)
+            for attempt in range(_ATTEMPTS_MAX):
+                places = [ReaderPlace(*key, self._known[key].offset) for key in left]
+                left = []
+                for at in range(0, len(places), _PER_CALL):
+                    for place, error in await self._ask(places[at : at + _PER_CALL]):
+                        key = (place.topic_id, place.partition)
+                        is_last = attempt + 1 == _ATTEMPTS_MAX
+                        if isinstance(error, UnknownTopicError):
+                            continue
+                        if is_last or not isinstance(error, PositionConflictError):
+                            raise error
+                        if self._follows(key, error):
+                            left.append(key)
+
+    def _follows(self, key: _Key, error: PositionConflictError) -> bool:
+        """Note what is stored now, and return whether somebody else stored it.
+
+        Raises:
+            PositionConflictError: It does not say what is stored.
+        """
+        version, offset = _number_in(error, "version"), _number_in(error, "offset")
+        if self._version_of_ours(error) is not None:
+            self._known[key] = _Known(self._known[key].offset, version or 0)
+            return False
+        if version == 0:
+            del self._known[key]  # deleted: the reader begins as if nothing had been saved
+            return False
+        if version is None or offset is None:
+            raise error
+        self._known[key] = _Known(offset, version)
+        return True
 
     async def save(
         self, places: Callable[[], Iterable[ReaderPlace]], timeout_s: float | None = None
@@ -188,6 +248,19 @@ class SavedPositions:
     ) -> list[ReaderPlace]:
         """One call; what is to be tried again because our own save had been stored. Why others are
         not stored is added to ``refused``."""
+        again: list[ReaderPlace] = []
+        for place, error in await self._ask(places, timeout_s):
+            if (version := self._version_of_ours(error)) is not None:
+                self._known[place.topic_id, place.partition] = _Known(NOWHERE, version)
+                again.append(place)
+            elif not isinstance(error, UnknownTopicError):
+                refused.append(error)
+        return again
+
+    async def _ask(
+        self, places: list[ReaderPlace], timeout_s: float | None = None
+    ) -> list[tuple[ReaderPlace, IcecoreError]]:
+        """Make one call, note what is stored, and return what is not, with the reason."""
         request = admin_pb2.SavePositionsRequest(name=self._name, instance=self._instance)
         for topic_id, partition, offset in places:
             known = self._known.get((topic_id, partition))
@@ -208,24 +281,26 @@ class SavedPositions:
                 f"the coordinator answered {len(answer.outcomes)} positions, {len(places)} were "
                 "asked"
             )
-        again: list[ReaderPlace] = []
+        left: list[tuple[ReaderPlace, IcecoreError]] = []
         for place, outcome in zip(places, answer.outcomes, strict=True):
-            key = (place.topic_id, place.partition)
             error = convert.error_from_proto(outcome.error)
             if error is None:
+                key = (place.topic_id, place.partition)
                 self._known[key] = _Known(place.offset, outcome.version)
-            elif (version := self._version_of_ours(error)) is not None:
-                self._known[key] = _Known(NOWHERE, version)
-                again.append(place)
-            elif not isinstance(error, UnknownTopicError):
-                refused.append(error)
-        return again
+            else:
+                left.append((place, error))
+        return left
 
     def _version_of_ours(self, error: IcecoreError) -> int | None:
         """Return the version that overtook a save, if this instance stored it itself; else None."""
         is_overtaken = isinstance(error, PositionConflictError)
         if not is_overtaken or error.metadata.get("instance") != str(self._instance):
             return None
-        version = error.metadata.get("version", "")
-        is_number = version.isascii() and version.isdecimal() and len(version) <= _DIGITS_MAX
-        return int(version) if is_number else None
+        return _number_in(error, "version")
+
+
+def _number_in(error: IcecoreError, name: str) -> int | None:
+    """Return a number of an error's metadata; None when it is none that can be."""
+    text = error.metadata.get(name, "")
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number else None

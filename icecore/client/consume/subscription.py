@@ -165,13 +165,13 @@ class Subscription:
         for at in range(0, len(names), _TOPICS_AT_ONCE):
             part = names[at : at + _TOPICS_AT_ONCE]
             if self._saved is not None:
-                await self._saved.load(part)
+                await self._saved.load(part, self._wanted.partitions)
             await asyncio.gather(*(self._begin(name, start) for name in part))
 
     async def begin(self, name: str) -> None:
         """Read all of the topic that has the name now, once another one had it."""
         if self._saved is not None:
-            await self._saved.load([name])
+            await self._saved.load([name], self._wanted.partitions)
         await self._begin(name, "earliest")
 
     async def _begin(self, name: str, start: Position) -> None:
