@@ -2,8 +2,9 @@
 the part of a replica that readers may see."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from icecore.model import NO_SEGMENT, Segment, SegmentId
 from icecore_node.replica.life import Life
@@ -39,14 +40,25 @@ class Piece:
 
 
 def pieces(
-    replicas: Sequence[Replica], asked: OffsetRange, *, newest_first: bool
+    replicas: Sequence[Replica],
+    asked: OffsetRange,
+    *,
+    newest_first: bool,
+    named: Container[int] | None = None,
 ) -> Iterator[Piece]:
     """The whole range in order, each offset once. Replicas follow each other by base offset; where
     two overlap, the newer one counts.
 
     Made as they are asked for: a partition may have ten thousand, and a page looks at a few.
+
+    Args:
+        replicas: By base offset.
+        asked: The range.
+        newest_first: The order.
+        named: Others hold nothing. A source of a merged segment may still be here, and would hide a
+            part of it. None = all hold what they have.
     """
-    return _down(replicas, asked) if newest_first else _up(replicas, asked)
+    return _down(replicas, asked, named) if newest_first else _up(replicas, asked, named)
 
 
 def filled(piece: Piece, remote: Sequence[Segment], *, newest_first: bool) -> Sequence[Piece]:
@@ -54,7 +66,7 @@ def filled(piece: Piece, remote: Sequence[Segment], *, newest_first: bool) -> Se
 
     Args:
         piece: Any piece; one of an intact replica stays as it is.
-        remote: Segments in object storage, by base offset.
+        remote: Segments in object storage, by base offset and by end offset.
         newest_first: The order of what is returned.
     """
     if piece.replica is not None and piece.replica.life.is_intact:
@@ -79,10 +91,17 @@ def _remote_base(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _up(replicas: Sequence[Replica], asked: OffsetRange) -> Iterator[Piece]:
+def _up(
+    replicas: Sequence[Replica], asked: OffsetRange, named: Container[int] | None
+) -> Iterator[Piece]:
     at, high = asked
-    for number in range(max(0, bisect_right(replicas, at, key=_base) - 1), len(replicas)):
-        low, end = _held(replicas, number, high)
+    first = max(0, bisect_right(replicas, at, key=_base) - 1)
+    while first > 0 and not _counts(replicas[first], named):
+        first -= 1  # the one before it may be the longer one
+    for number in range(first, len(replicas)):
+        if not _counts(replicas[number], named):
+            continue
+        low, end = _held(replicas, number, high, named)
         if low >= high:
             break
         low = max(low, at)
@@ -95,10 +114,14 @@ def _up(replicas: Sequence[Replica], asked: OffsetRange) -> Iterator[Piece]:
         yield Piece(None, at, high)
 
 
-def _down(replicas: Sequence[Replica], asked: OffsetRange) -> Iterator[Piece]:
+def _down(
+    replicas: Sequence[Replica], asked: OffsetRange, named: Container[int] | None
+) -> Iterator[Piece]:
     low, at = asked
     for number in range(bisect_left(replicas, at, key=_base) - 1, -1, -1):
-        start, end = _held(replicas, number, at)
+        if not _counts(replicas[number], named):
+            continue
+        start, end = _held(replicas, number, at, named)
         if end <= low:
             if _base(replicas[number]) < low:
                 break
@@ -113,19 +136,28 @@ def _down(replicas: Sequence[Replica], asked: OffsetRange) -> Iterator[Piece]:
         yield Piece(None, low, at)
 
 
+def _counts(replica: Replica, named: Container[int] | None) -> bool:
+    return named is None or replica.segment_id in named
+
+
 def _base(replica: Replica) -> int:
     return replica.base_offset
 
 
-def _held(replicas: Sequence[Replica], number: int, high: int) -> OffsetRange:
+def _held(
+    replicas: Sequence[Replica], number: int, high: int, named: Container[int] | None
+) -> OffsetRange:
     """Return the part of the range below ``high`` that one replica holds. A damaged replica counts
     as holding all of its segment."""
     replica = replicas[number]
-    if number + 1 < len(replicas):
-        high = min(high, replicas[number + 1].base_offset)
+    sealed_end = replica.sealed_end_offset
+    for other in islice(replicas, number + 1, None):
+        if sealed_end is None or _counts(other, named):
+            high = min(high, other.base_offset)
+            break
     if replica.life is Life.GONE:
         return replica.base_offset, replica.base_offset
-    if replica.sealed_end_offset is not None:
-        return replica.base_offset, min(high, replica.sealed_end_offset)
+    if sealed_end is not None:
+        return replica.base_offset, min(high, sealed_end)
     end = replica.high_watermark if replica.life.is_intact else high
     return replica.base_offset, min(high, end)

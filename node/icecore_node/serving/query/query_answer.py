@@ -40,8 +40,9 @@ class PartitionAnswer:
         result: data_pb2.QueryPartitionResult,
     ) -> None:
         self.result = result
-        self._remote = sorted(remote, key=lambda each: each.base_offset)
+        self._remote = _outermost(remote)
         self.newest_first, self.explain_only = request.newest_first, request.explain_only
+        self._remote_ids = frozenset(each.segment_id for each in remote)
         self._replicas = tuple(held.replicas)
         self._segment_ids = frozenset(asked.segment_ids)
         if not remote and not any(each.life is not Life.GONE for each in self._replicas):
@@ -108,7 +109,8 @@ class PartitionAnswer:
 
     def _pieces(self, asked: OffsetRange, *, newest_first: bool) -> Iterator[Piece]:
         only = self._segment_ids
-        for piece in pieces(self._replicas, asked, newest_first=newest_first):
+        here = pieces(self._replicas, asked, newest_first=newest_first, named=only or None)
+        for piece in here:
             for each in filled(piece, self._remote, newest_first=newest_first):
                 segment_id = _segment_of(each)
                 if not only or (segment_id in only and segment_id not in self._short):
@@ -116,7 +118,7 @@ class PartitionAnswer:
 
     def _out_of_place(self) -> Iterator[Piece]:
         here = {each.segment_id for each in self._replicas if each.life is not Life.GONE}
-        here.update(each.segment_id for each in self._remote)
+        here.update(self._remote_ids)
         for segment_id in sorted(self._segment_ids - here):
             yield Piece(None, 0, 0, SegmentId(segment_id))
         for replica in self._replicas if self._short else ():
@@ -154,6 +156,16 @@ class PartitionAnswer:
             index=NO_INDEX,
             sealed=replica.sealed,
         )
+
+
+def _outermost(segments: Sequence[Segment]) -> list[Segment]:
+    """Return segments by base offset, without those that lie within others: a merged segment has
+    all records of its sources."""
+    found: list[Segment] = []
+    for each in sorted(segments, key=lambda each: (each.base_offset, -each.end_offset)):
+        if not found or each.end_offset > found[-1].end_offset:
+            found.append(each)
+    return found
 
 
 def _segment_of(piece: Piece) -> SegmentId:
