@@ -23,6 +23,7 @@ from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
     NodeRecord,
+    PartitionKey,
     Record,
     SegmentRecord,
 )
@@ -107,17 +108,30 @@ def sealing(state: ClusterState, end_offset: int = 10, **changes: object) -> Dec
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def prepared_successor(state: ClusterState) -> int:
-    change = commit(state, prepare(state, [(KEY, Placement((1, 2, 3), 1))]))
+def another_topic(state: Cluster, number: int = 1) -> PartitionKey:
+    """One more topic, like the first: its one partition."""
+    topic_id = bytes([number]) * 16
+    key = (topic_id, 0)
+    commit(state, create_topic(state, state.live, f"other-{number}", topic_id, 1, SETTINGS))
+    for change in missing_partitions(state):
+        commit(state, change)
+    commit(state, open_tail(state, state.live, Opening(prepared_successor(state, key), ALL)))
+    return key
+
+
+def prepared_successor(state: ClusterState, key: PartitionKey = KEY) -> int:
+    change = commit(state, prepare(state, [(key, Placement((1, 2, 3), 1))]))
     [record] = [each for each in change.puts if isinstance(each, SegmentRecord)]
     return record.segment.segment_id
 
 
-def roll(state: Cluster, length_bytes: int = 100, appended_ms: int = 0) -> int:
-    """Seal the tail of the topic's first partition ten offsets on, under a successor: its id."""
-    partition = state.partitions[KEY]
+def roll(
+    state: Cluster, length_bytes: int = 100, appended_ms: int = 0, key: PartitionKey = KEY
+) -> int:
+    """Seal the tail of a partition ten offsets on, under a successor: its id."""
+    partition = state.partitions[key]
     tail = segment(state, partition.tail_segment_id)
-    successor = prepared_successor(state)
+    successor = prepared_successor(state, key)
     sealed = DecidedSeal(
         tail.segment_id,
         tail.version,

@@ -8,7 +8,7 @@ from icecore_coordinator.decisions.digest_changes import set_full_digest
 from icecore_coordinator.decisions.local_copies import drop_copies
 from icecore_coordinator.decisions.tiering import Attempt, begin, committed, publish
 from icecore_coordinator.decisions.topic_changes import alter_topic
-from icecore_coordinator.state.records import Change, updated
+from icecore_coordinator.state.records import Change, PartitionKey, updated
 from tests.support.cluster_states import ALL, KEY, SETTINGS, TOPIC, Cluster, commit, roll, started
 
 FULL_DIGEST = b"\x01" + b"f" * 32
@@ -24,15 +24,15 @@ def tiered_topic(**settings: Any) -> Cluster:
     return state
 
 
-def tier(state: Cluster, *, is_on: bool = True, **settings: Any) -> None:
-    """Alter what of the topic is tiered."""
+def tier(state: Cluster, *, is_on: bool = True, name: str = "events", **settings: Any) -> None:
+    """Alter what of a topic is tiered."""
     wanted = Tiering(is_on=is_on, **settings)
-    commit(state, alter_topic(state, state.live, "events", SETTINGS, None, None, wanted))
+    commit(state, alter_topic(state, state.live, name, SETTINGS, None, None, wanted))
 
 
-def sealed(state: Cluster) -> int:
+def sealed(state: Cluster, key: PartitionKey = KEY) -> int:
     """One more sealed segment of 100 bytes, whose full digest is agreed on: its id."""
-    segment_id = roll(state)
+    segment_id = roll(state, key=key)
     for node_id in (1, 2):
         commit(state, set_full_digest(state, segment_id, 0, FULL_DIGEST, node_id))
     return segment_id

@@ -7,8 +7,8 @@ of another's: it is closed, and the next one begins (R85).
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 from icecore.errors import IcecoreError
@@ -65,6 +65,9 @@ class UploadScheduler:
         self._calling = calling
         self._failed: dict[SegmentId, NodeId] = {}
         """Nodes whose last attempt failed, by segment: another node is asked, if there is one."""
+        self._turns: dict[bytes, int] = {}
+        """Number of the last turn of each topic, by topic id: the lowest is first."""
+        self._turn = 0
 
     async def look(self) -> None:
         """Close attempts that nobody waits for, then begin what is due and has room."""
@@ -79,7 +82,8 @@ class UploadScheduler:
             await self._begin(record.segment.segment_id, owner)
 
     def _chosen(self) -> Iterator[tuple[SegmentRecord, NodeId]]:
-        """Yield the segments to upload now, each with the node that uploads it."""
+        """Yield the segments to upload now, each with the node that uploads it. Topics take turns:
+        one whose backlog never ends holds up no other."""
         state = self._ledger.state
         busy = Counter(self._calling.values())
         free = {
@@ -93,25 +97,42 @@ class UploadScheduler:
         if not any(has_store(state, self._live, each) for each in state.tiers.nodes):
             self._note_no_store(topics)
             return
-        for topic in topics:
-            for segment_id in state.tiers.untiered.get(topic.topic_id, ()):
-                if not free:
-                    return
-                record = state.segments[segment_id]
-                if not self._segments.is_due(segment_id) or not is_due(state, record):
-                    continue
-                able = [
-                    each
-                    for each in record.segment.replicas
-                    if each in free and self._copies.has_copy(each, segment_id)
-                ]
-                if able:
-                    failed = self._failed.get(segment_id)
-                    owner = max(able, key=lambda each: (each != failed, free[each], -each))
+        waiting = sorted(
+            (each.topic_id for each in topics), key=lambda each: self._turns.get(each, 0)
+        )
+        self._turns = {each: self._turns[each] for each in waiting if each in self._turns}
+        due = deque((topic_id, self._due_of(topic_id)) for topic_id in waiting)
+        while due and free:
+            topic_id, records = due.popleft()
+            for record in records:
+                owner = self._owner_of(record, free)
+                if owner is not None:
                     free[owner] -= 1
                     if not free[owner]:
                         del free[owner]
+                    self._turns[topic_id] = self._turn = self._turn + 1
+                    due.append((topic_id, records))
                     yield record, owner
+                    break
+
+    def _due_of(self, topic_id: bytes) -> Iterator[SegmentRecord]:
+        """Yield the segments of a topic that may be uploaded now."""
+        state = self._ledger.state
+        for segment_id in state.tiers.untiered.get(topic_id, ()):
+            record = state.segments[segment_id]
+            if self._segments.is_due(segment_id) and is_due(state, record):
+                yield record
+
+    def _owner_of(self, record: SegmentRecord, free: Mapping[NodeId, int]) -> NodeId | None:
+        """Return the node that is to upload a segment, None when all that could are busy."""
+        segment = record.segment
+        able = [
+            each
+            for each in segment.replicas
+            if each in free and self._copies.has_copy(each, segment.segment_id)
+        ]
+        failed = self._failed.get(segment.segment_id)
+        return max(able, key=lambda each: (each != failed, free[each], -each), default=None)
 
     def _note_no_store(self, topics: Iterable[TopicRecord]) -> None:
         """Nobody can be asked: what waits says why."""

@@ -17,8 +17,8 @@ from icecore.errors import (
 from icecore.tier_records import TierState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.tiering import close
-from tests.support.cluster_states import KEY, TOPIC, commit
-from tests.support.tier_states import begun, sealed, tier_of
+from tests.support.cluster_states import KEY, TOPIC, another_topic, commit
+from tests.support.tier_states import begun, sealed, tier, tier_of
 from tests.support.tier_world import TierWorld
 
 
@@ -118,3 +118,34 @@ async def test_a_node_has_two_uploads_at_a_time(world: TierWorld) -> None:
     await world.uploads()
     await world.uploads()
     assert len(world.state.tiers.published[KEY]) == 8
+
+
+async def test_a_topic_whose_backlog_never_ends_holds_up_no_other(world: TierWorld) -> None:
+    state = world.state
+    others = [another_topic(state, number) for number in (1, 2)]
+    for number in (1, 2):
+        tier(state, name=f"other-{number}")
+    for _ in range(60):
+        sealed(state)
+    for _ in range(3):
+        waiting = [sealed(state, key) for key in others]
+        for _ in range(6):
+            sealed(state)
+        await world.uploads()
+        assert all(state.segments[each].segment.is_tiered for each in waiting)
+    assert len(state.tiers.published[KEY]) == 3 * 4, "and it gets all that others leave"
+
+
+async def test_topics_take_turns_where_there_is_room_for_one(world: TierWorld) -> None:
+    state = world.state
+    keys = [KEY, *(another_topic(state, number) for number in range(1, 5))]
+    for number in range(1, 5):
+        tier(state, name=f"other-{number}")
+    for _ in range(20):
+        for key in keys:
+            sealed(state, key)
+    for _ in range(10):
+        await world.uploads()
+        counts = [len(state.tiers.published.get(key, ())) for key in keys]
+        assert max(counts) - min(counts) <= 1, counts
+    assert sum(counts) == 60
