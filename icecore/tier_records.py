@@ -73,7 +73,7 @@ class TierRecord:
     copy: TierCopy = TierCopy()
     closed_attempts: tuple[ClosedAttempt, ...] = ()
     since_ms: int = 0
-    """In this state, in counted time."""
+    """In this state, in counted time. DELETING: since the table does not name it, once it is so."""
     revision: int = 0
     """The first one of its partition that names it, or with DELETING that does not; 0 = not
     known."""

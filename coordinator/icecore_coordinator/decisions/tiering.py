@@ -26,6 +26,7 @@ from icecore_coordinator.state.cluster_state import (
 )
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
+    RECORDS_PER_CHANGE,
     Change,
     ClusterRecord,
     PartitionKey,
@@ -264,11 +265,23 @@ def release(state: ClusterState, segment_id: SegmentId, grace_ms: int) -> Change
 
 
 def committed(state: ClusterState, key: PartitionKey, revision: int) -> Change:
-    """The table of a partition has what was published as of this revision, or later."""
+    """The next bounded step of noting that the table of a partition has what was published as of
+    this revision, or later; empty when all is noted. Readers who opened the table just before may
+    read what it names no more, so their grace begins now."""
     partition = state.partitions.get(key)
     if partition is None or not partition.table_revision < revision <= partition.tier_revision:
         return Change()
-    return Change((updated(partition, table_revision=revision),))
+    retiring = [state.tiers.segments[each] for each in state.tiers.retiring_of.get(key, ())]
+    let_go = sorted(
+        (each for each in retiring if partition.table_revision < each.revision <= revision),
+        key=lambda each: each.revision,
+    )
+    if len(let_go) >= RECORDS_PER_CHANGE:
+        # Whole revisions: at least the first one, of which one change has retired all.
+        revision = max(let_go[0].revision, let_go[RECORDS_PER_CHANGE - 1].revision - 1)
+        let_go = [each for each in let_go if each.revision <= revision]
+    since = [updated(each, since_ms=state.counted_ms) for each in let_go]
+    return Change((updated(partition, table_revision=revision), *since))
 
 
 # --- sweeping -------------------------------------------------------------------------------------

@@ -37,6 +37,10 @@ class TierIndex:
     """With an attempt that some node was asked to carry out."""
     retiring: dict[SegmentId, None] = field(default_factory=dict)
     """Their segments are gone; their objects wait for the table and for readers."""
+    retiring_of: dict[tuple[bytes, int], dict[SegmentId, None]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """The same by partition."""
     closed: dict[SegmentId, None] = field(default_factory=dict)
     """With closed attempts, whose objects are to be swept."""
     stale_tables: dict[tuple[bytes, int], None] = field(default_factory=dict)
@@ -122,6 +126,8 @@ class TierIndex:
         self.of_topic[record.topic_id][segment_id] = None
         if record.state is TierState.PUBLISHED:
             self.published[record.partition_key][segment_id] = None
+        if record.is_retiring:
+            self.retiring_of[record.partition_key][segment_id] = None
         _mark(self.under_way, segment_id, is_in=record.is_under_way)
         _mark(self.retiring, segment_id, is_in=record.is_retiring)
         _mark(self.closed, segment_id, is_in=bool(record.closed_attempts))
@@ -130,6 +136,7 @@ class TierIndex:
         segment_id = record.segment_id
         _take_out(self.of_topic, record.topic_id, segment_id)
         _take_out(self.published, record.partition_key, segment_id)
+        _take_out(self.retiring_of, record.partition_key, segment_id)
         for each in (self.under_way, self.retiring, self.closed):
             each.pop(segment_id, None)
 

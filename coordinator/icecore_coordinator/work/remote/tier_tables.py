@@ -99,7 +99,8 @@ class TableScheduler:
             )
             return
         self._checked_ms[key] = self._clock.monotonic_ms()
-        await self._ledger.decide(lambda state: committed(state, key, item.revision))
+        while (await self._ledger.decide(lambda state: committed(state, key, item.revision))).puts:
+            pass
         self._backoff.release(key, is_done=True)
         self._errors.forget(key[0], TABLE)
 

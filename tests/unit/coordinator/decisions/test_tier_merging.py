@@ -215,7 +215,7 @@ def test_sources_are_swept_only_after_the_table_and_the_readers(state: Cluster) 
     state.counted_ms += GRACE_MS
     assert [release(state, each, GRACE_MS) for each in sources] == [Change()] * 3, "the table"
     commit(state, committed(state, KEY, state.partitions[KEY].tier_revision))
-    state.counted_ms -= 1
+    state.counted_ms += GRACE_MS - 1
     assert release(state, sources[0], GRACE_MS) == Change(), "a reader"
     state.counted_ms += 1
     for each in sources:

@@ -34,7 +34,12 @@ from icecore_coordinator.decisions.topic_deletion import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import decode, encode
-from icecore_coordinator.state.records import Change, ClusterRecord, updated
+from icecore_coordinator.state.records import (
+    RECORDS_PER_CHANGE,
+    Change,
+    ClusterRecord,
+    updated,
+)
 from tests.support.cluster_states import (
     KEY,
     SETTINGS,
@@ -51,6 +56,7 @@ from tests.support.tier_states import (
     published,
     remote,
     sealed,
+    tabled,
     tier,
     tier_of,
     tiered_topic,
@@ -247,10 +253,55 @@ def test_a_published_copy_is_retired_with_its_segment(state: Cluster) -> None:
     state.counted_ms = KEEP_MS
     assert release(state, first, KEEP_MS) == Change(), "the table names it"
     commit(state, committed(state, KEY, 2))
+    state.counted_ms += KEEP_MS
     assert release(state, first, KEEP_MS + 1) == Change(), "somebody may read it"
     assert not sweepings(state, first, KEEP_MS)
     commit(state, release(state, first, KEEP_MS))
     assert [each.attempt for each in sweepings(state, first, KEEP_MS)] == [found.attempt]
+
+
+def test_readers_have_their_grace_from_the_table_on(state: Cluster) -> None:
+    """Whoever opens the table a moment before its commit was told of the objects then."""
+    first, second = tabled(state), tabled(state)
+    drop_first(state)
+    state.counted_ms = 10 * KEEP_MS  # the table lags
+    commit(state, committed(state, KEY, 3))
+    assert release(state, first, KEEP_MS) == Change(), "somebody may read it"
+    state.counted_ms += KEEP_MS - 1
+    commit(state, move_log_start(state, KEY, 20, 0))
+    commit(state, delete_below_start(state, KEY, 0))
+    commit(state, committed(state, KEY, 4))  # is about another one
+    assert release(state, first, KEEP_MS) == release(state, second, KEEP_MS) == Change()
+    state.counted_ms += 1
+    commit(state, release(state, first, KEEP_MS))
+    assert release(state, second, KEEP_MS) == Change()
+    state.counted_ms += KEEP_MS
+    commit(state, release(state, second, KEEP_MS))
+    assert not state.tiers.retiring
+
+
+def test_a_table_that_let_go_of_much_is_noted_in_several_changes(state: Cluster) -> None:
+    for _ in range(230):
+        published(state)
+    commit(state, move_log_start(state, KEY, 2300, 0))
+    while commit(state, delete_below_start(state, KEY, 0)).puts:
+        pass
+    assert len(state.tiers.retiring) == 230
+    state.counted_ms, revision = 10 * KEEP_MS, state.partitions[KEY].tier_revision
+    count = 0
+    while (change := commit(state, committed(state, KEY, revision))).puts:
+        assert len(change.puts) <= RECORDS_PER_CHANGE
+        is_stale = state.partitions[KEY].table_revision < revision
+        assert is_stale == (KEY in state.tiers.stale_tables), "else a coordinator's end hides it"
+        count += 1
+    assert count > 2 and not is_stale
+    state.counted_ms += KEEP_MS - 1
+    retiring = list(state.tiers.retiring)
+    assert {release(state, each, KEEP_MS) for each in retiring} == {Change()}
+    state.counted_ms += 1
+    for each in retiring:
+        commit(state, release(state, each, KEEP_MS))
+    assert not state.tiers.retiring
 
 
 def test_retiring_closes_an_upload(state: Cluster) -> None:

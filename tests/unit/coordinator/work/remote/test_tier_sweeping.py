@@ -88,6 +88,11 @@ async def test_a_retired_copy_waits_for_the_table_and_for_readers(world: TierWor
     world.clock.now += SWEEP_WAIT_MS_MAX
     await world.tiering.follow()  # the table
     await world.tiering.follow()
+    world.state.counted_ms += world.timing.tier_reader_grace_ms - 1
+    await world.tiering.follow()
+    assert not swept(world), "somebody has opened the table just before"
+    world.state.counted_ms += 1
+    await world.tiering.follow()
     assert swept(world) == [[1]]
 
 
