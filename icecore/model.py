@@ -12,9 +12,10 @@ Clients use plain ints, because their callers do.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final, NewType, Self
+from typing import Final, NewType, Self, TypeAlias
 
 from icecore.errors import InvalidTopicNameError
 from icecore.topic_settings import SegmentSettings
@@ -59,6 +60,29 @@ def check_topic_name(name: str) -> None:
         )
 
 
+OffsetSpans: TypeAlias = Sequence[tuple[int, int]]
+"""Offsets from a base to below an end, in order and apart from each other."""
+
+
+def records_between(start: int, end: int, left_out: OffsetSpans = ()) -> int:
+    """Return how many records a log can have from ``start`` to below ``end``, without offsets that
+    were left out."""
+    missing = sum(max(0, min(end, high) - max(start, low)) for low, high in left_out)
+    return max(0, end - start) - missing
+
+
+def offset_behind(start: int, count: int, left_out: OffsetSpans = ()) -> int:
+    """Return the offset behind the next ``count`` records from ``start`` on."""
+    at = start
+    for low, high in left_out:
+        before = max(0, low - at)
+        if count <= before:
+            break
+        if high > at:
+            at, count = high, count - before
+    return at + count
+
+
 class Acks(IntEnum):
     """When a produce is answered; values as in ``common.proto``."""
 
@@ -83,6 +107,12 @@ class NodeState(IntEnum):
     DOWN = 2
     DRAINING = 3
     READ_ONLY = 4
+
+
+OFFSETS_LEFT_OUT: Final = 1 << 32
+"""Offsets that a partition leaves out behind an end that nothing proves, above all that anybody is
+known to have read. More than anybody can have read of what no coordinator has heard of: an hour of
+a million records a second. No segment has so many records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +162,17 @@ class Segment:
         return self.replicas or self.readers
 
     @property
-    def is_lost(self) -> bool:
-        """Declared lost as a whole: sealed, and nobody holds it. Readers skip it."""
+    def is_skipped(self) -> bool:
+        """Readers skip it: sealed, and nobody holds it. Either its records are lost, or it never
+        had any: it keeps its offsets from being given out."""
         is_held = bool(self.replicas) or self.is_tiered
-        return self.lossy and self.state is SegmentState.SEALED and not is_held
+        has_records = not self.lossy and bool(self.seal_digest)
+        return self.state is SegmentState.SEALED and not is_held and not has_records
+
+    @property
+    def is_lost(self) -> bool:
+        """Skipped, and its records were declared lost."""
+        return self.lossy and self.is_skipped
 
     @property
     def is_remote_only(self) -> bool:

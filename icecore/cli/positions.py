@@ -12,6 +12,7 @@ from icecore.cli.output import counted, plain
 from icecore.cli.records.times import iso_time, parse_position, position_of
 from icecore.cli.session import CommandSession, TopicName, complete_topic, confirm_final, session_of
 from icecore.client.types import OffsetResult, SavedPosition
+from icecore.model import OffsetSpans, records_between
 
 app = typer.Typer(no_args_is_help=True, help="How far readers with a name have come.")
 
@@ -47,11 +48,13 @@ def lag(context: typer.Context, name: Name, topic: OfTopic = None) -> None:
     session = session_of(context)
     found = session.admin(lambda admin: admin.list_positions(name, topic or ()))
     ends = _ends(session, found)
+    left_out = _left_out(session, sorted(ends))
     rows, behind = [], 0
     for each in found:
         end = ends[each.topic][each.partition].offset
-        rows.append({**_row(each), "end": end, "lag": max(0, end - each.offset)})
-        behind += max(0, end - each.offset)
+        missing = records_between(each.offset, end, left_out.get((each.topic, each.partition), ()))
+        rows.append({**_row(each), "end": end, "lag": missing})
+        behind += missing
     session.output.rows(rows, ("topic", "partition", "offset", "end", "lag", "saved_at"))
     if rows:
         session.output.note(f"{name} is {counted(behind, 'record')} behind")
@@ -68,6 +71,17 @@ def _ends(
     return {
         topic: session.admin(lambda admin, t=topic, n=numbers: admin.list_offsets(t, "latest", n))  # type: ignore[misc]
         for topic, numbers in partitions.items()
+    }
+
+
+def _left_out(session: CommandSession, topics: list[str]) -> dict[tuple[str, int], OffsetSpans]:
+    if not topics:
+        return {}
+    described = session.admin(lambda admin: admin.describe_topics(topics))
+    return {
+        (topic.name, each.partition): each.left_out
+        for topic in described
+        for each in topic.partitions
     }
 
 

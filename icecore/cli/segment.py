@@ -90,11 +90,12 @@ def recover_unclean(
     confirm_final(f"Accept that acknowledged records of {topic}/{partition} are lost?", yes=yes)
     segment = session.admin(lambda admin: admin.recover_unclean(topic, partition, segment_id))
     if segment is None:
-        session.output.note("nothing was left of it; the partition goes on where it began")
+        session.output.note("nothing was left of it")
     elif segment.is_lost:
-        session.output.note("nothing was left of it; the partition goes on behind it")
+        session.output.note(f"nothing was left of it; {segment.end_offset} had been read")
     else:
         session.output.note(f"sealed at {segment.end_offset} by the longest copy left")
+    session.output.note(f"{topic}/{partition} goes on above all offsets that anybody has read")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import Any, Final
 from icecore.cli.output import Output, counted, plain, size
 from icecore.cli.records.times import duration, iso_time
 from icecore.client.types import PartitionDescription, TopicDescription
+from icecore.model import records_between
 from icecore.topic_settings import NO_LIMIT, SETTINGS, Setting, SettingKind
 
 SUMMARY: Final = "name partitions replicas records segments length under_replicated leaderless"
@@ -58,6 +59,7 @@ def _partition(each: PartitionDescription) -> dict[str, Any]:
         "lossy_segments": each.lossy_segments,
         "tiered_segments": each.tiered_segments,
         "remote_only_segments": each.remote_only_segments,
+        "left_out": [list(span) for span in each.left_out],
     }
 
 
@@ -69,7 +71,10 @@ def summary(topic: TopicDescription) -> dict[str, Any]:
         "topic_id": topic.topic_id.hex(),
         "partitions": len(parts),
         "replicas": topic.settings.replication_factor,
-        "records": sum(each.high_watermark - each.log_start_offset for each in parts),
+        "records": sum(
+            records_between(each.log_start_offset, each.high_watermark, each.left_out)
+            for each in parts
+        ),
         "segments": sum(each.segments for each in parts),
         "length_bytes": sum(each.length_bytes for each in parts),
         "under_replicated": sum(each.under_replicated_segments for each in parts),

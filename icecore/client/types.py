@@ -8,7 +8,7 @@ from icecore.client import checks
 from icecore.client.retries import Retry
 from icecore.codec.columns import Record
 from icecore.errors import ConfigurationError
-from icecore.model import NodeInfo, Segment
+from icecore.model import NodeInfo, OffsetSpans, Segment
 from icecore.topic_settings import TopicSettings
 
 
@@ -93,6 +93,8 @@ class PartitionDescription:
     """Segments with a published copy in object storage."""
     remote_only_segments: int = 0
     """Tiered segments that no node has any more."""
+    left_out: OffsetSpans = ()
+    """Offsets that were never given out: behind a restore, or an end that nothing proved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ batches as nodes keep them, spread evenly over the records of a segment.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from icecore.model import offset_behind
 from icecore.spark.plan import PartitionSnapshot, Snapshot
 
 
@@ -35,19 +36,29 @@ def admitted(
     if limits.size_bytes:
         found = _by_bytes(snapshot, starts, found, limits.size_bytes)
     if limits.records:
-        found = by_records(starts, found, limits.records)
+        found = by_records(snapshot, starts, found, limits.records)
     return found
 
 
-def by_records(starts: Mapping[int, int], ends: Mapping[int, int], limit: int) -> dict[int, int]:
+def by_records(
+    snapshot: Snapshot, starts: Mapping[int, int], ends: Mapping[int, int], limit: int
+) -> dict[int, int]:
     """At most ``limit`` records, shared out by how many each partition has.
 
     Every partition that has some gets at least one while there is room, so that none waits for
-    ever behind larger ones.
+    ever behind larger ones. Offsets that were left out are no records.
     """
-    waiting = {number: ends[number] - starts[number] for number in sorted(ends)}
+    partitions = snapshot.partitions
+    waiting = {
+        number: partitions[number].records(starts[number], ends[number]) for number in sorted(ends)
+    }
     shares = _shared(waiting, limit)
-    return {number: starts[number] + share for number, share in shares.items()}
+    return {
+        number: ends[number]
+        if share == waiting[number]
+        else offset_behind(starts[number], share, partitions[number].left_out)
+        for number, share in shares.items()
+    }
 
 
 def _shared(waiting: Mapping[int, int], limit: int) -> dict[int, int]:

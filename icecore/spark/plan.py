@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from icecore.errors import ConfigurationError, OffsetOutOfRangeError
+from icecore.model import OffsetSpans, records_between
 from icecore.spark.options import Places, Spans
 
 RANGE_RECORDS_MAX: Final = 4 << 20
@@ -41,6 +42,24 @@ class PartitionSnapshot:
     log_start_offset: int
     high_watermark: int
     segments: tuple[SegmentSpan, ...] = ()
+    left_out: OffsetSpans = ()
+    """Offsets that were never given out: nobody reads there."""
+
+    def records(self, start: int, end: int) -> int:
+        """Return how many records there can be from ``start`` to below ``end``."""
+        return records_between(start, end, self.left_out)
+
+    def spans(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the offsets from ``start`` to below ``end`` where records can be."""
+        found = []
+        for low, high in self.left_out:
+            if start < low < end:
+                found.append((start, low))
+            if high > start:
+                start = max(start, min(high, end)) if low < end else start
+        if start < end:
+            found.append((start, end))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +138,13 @@ def ranges(
     ends: Mapping[int, int],
     min_partitions: int = 0,
 ) -> list[OffsetRange]:
-    """All offsets from ``starts`` to ``ends``, each in exactly one range, by partition and offset.
+    """All offsets from ``starts`` to ``ends`` where records can be, each in exactly one range, by
+    partition and offset.
 
     There are at least ``min_partitions`` of them, if there are as many records, and at least one
     per partition that has some.
     """
-    spans = {number: [(starts[number], ends[number])] for number in starts}
-    return ranges_within(snapshot, spans, min_partitions)
+    return ranges_within(snapshot, within(snapshot, None, starts, ends), min_partitions)
 
 
 def ranges_within(snapshot: Snapshot, spans: Spans, min_partitions: int = 0) -> list[OffsetRange]:
@@ -154,15 +173,19 @@ def spanned(spans: Spans) -> dict[int, PartitionSnapshot]:
     }
 
 
-def within(spans: Spans | None, starts: Mapping[int, int], ends: Mapping[int, int]) -> Spans:
-    """Cut the spans to the range from ``starts`` to ``ends``; None = the whole range."""
+def within(
+    snapshot: Snapshot, spans: Spans | None, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> Spans:
+    """Cut the spans to the range from ``starts`` to ``ends``, and to where records can be; None =
+    the whole range."""
     if spans is None:
-        return {number: [(start, ends[number])] for number, start in starts.items()}
+        spans = {number: [(start, ends[number])] for number, start in starts.items()}
+    partitions = snapshot.partitions
     return {
         number: [
-            (max(low, starts[number]), min(high, ends[number]))
+            span
             for low, high in each
-            if low < ends[number] and high > starts[number]
+            for span in partitions[number].spans(max(low, starts[number]), min(high, ends[number]))
         ]
         for number, each in spans.items()
         if number in starts

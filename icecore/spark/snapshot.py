@@ -4,7 +4,7 @@ High watermarks are asked for before the segments, so that every record below th
 of the list, or in the active one that the list ends with.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icecore.blocking import Admin
 from icecore.client.cluster.offsets import time_position
@@ -37,6 +37,7 @@ def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Sn
     if any(each.topic_id != described.topic_id for each in segments):
         raise TopicRecreatedError(f"topic {topic} was deleted and made again meanwhile")
     lengths = {each.partition: each.length_bytes for each in described.partitions}
+    left_out = {each.partition: each.left_out for each in described.partitions}
     spans: dict[int, list[SegmentSpan]] = {}
     for each in segments:
         if each.partition in ends and each.base_offset >= 0:
@@ -49,7 +50,10 @@ def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Sn
         described.topic_id,
         {
             number: PartitionSnapshot(
-                min(starts[number].offset, end.offset), end.offset, tuple(spans.get(number, ()))
+                min(starts[number].offset, end.offset),
+                end.offset,
+                tuple(spans.get(number, ())),
+                left_out.get(number, ()),
             )
             for number, end in ends.items()
         },
@@ -68,8 +72,10 @@ def held_snapshot(admin: Admin, topic: str, moment: AsOf) -> Snapshot:
     held = admin.hold_snapshot(topic, 1, lease_id=moment.lease_id)  # shortens nothing
     if held.topic_id != moment.topic_id:
         raise TopicRecreatedError(f"topic {topic} was deleted and made again meanwhile")
+    (described,) = admin.describe_topics([topic])
+    left_out = {each.partition: each.left_out for each in described.partitions}
     partitions = {
-        number: PartitionSnapshot(start, moment.ends[number])
+        number: PartitionSnapshot(start, moment.ends[number], (), left_out.get(number, ()))
         for number, start in moment.starts.items()
     }
     return Snapshot(topic, moment.topic_id, partitions)
@@ -156,5 +162,7 @@ def plan_read(admin: Admin, options: ReadOptions, *, with_files: bool) -> Planne
             raise TopicRecreatedError(f"topic {options.topic} was made again meanwhile")
         tier_url, copies = tiering.tier_url, found.copies
     filled = {number: end for number, end in ends.items() if starts[number] < end}
-    spans = within(None, {number: starts[number] for number in filled}, filled)
-    return PlannedRead(topic_id, spans, divided(topic_id, copies, starts, ends), tier_url)
+    spans = within(snapshot, None, {number: starts[number] for number in filled}, filled)
+    division = divided(topic_id, copies, starts, ends)
+    rest = within(snapshot, division.rest, starts, ends)
+    return PlannedRead(topic_id, spans, replace(division, rest=rest), tier_url)

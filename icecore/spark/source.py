@@ -115,7 +115,7 @@ class TopicBatchReader(DataSourceReader):
             options.tags,
             options.fail_on_data_loss,
         )
-        spans = within(options.offset_ranges, starts, ends)
+        spans = within(snapshot, options.offset_ranges, starts, ends)
         planned = ranges_within(snapshot, spans, options.min_partitions)
         return [RangePartition(source, each) for each in planned]
 

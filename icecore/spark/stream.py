@@ -99,14 +99,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_limited:
             ends = admitted(snapshot, starts, ends, self._limits)
         self._planned = ends
-        return _offset(snapshot, {p: end for p, end in ends.items() if p in known or end})
+        chosen = _offset(snapshot, {p: end for p, end in ends.items() if p in known or end})
+        if chosen["partitions"] == start["partitions"]:
+            return start  # with another text Spark would begin a micro-batch
+        return chosen | {"left_out": _left_out(snapshot, starts, ends)}
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the current end for the query's progress, with the query's lag behind it in
         records."""
         snapshot = self._snapshot()
         ends = {number: each.high_watermark for number, each in snapshot.partitions.items()}
-        lag = sum(max(0, end - self._planned.get(number, 0)) for number, end in ends.items())
+        lag = sum(
+            each.records(self._planned.get(number, 0), each.high_watermark)
+            for number, each in snapshot.partitions.items()
+        )
         return {**_offset(snapshot, ends), "lag": lag}
 
     def _end(self, number: int, partition: PartitionSnapshot) -> int:
@@ -138,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start > end:
                 raise OffsetOutOfRangeError(
                     f"{snapshot.topic}/{number} ends at offset {end}, and the query has read up to "
-                    f"{start}: records were lost, and offsets are given out again. Begin with a "
+                    f"{start}: records were lost. Begin with a "
                     "new checkpoint; with failOnDataLoss=false the query goes on at the end",
                     high_watermark=end,
                 )
@@ -167,7 +173,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["topic_id"] != end["topic_id"]:
             raise TopicRecreatedError(f"the checkpoint has two topics named {options.topic}")
         starts = {number: before.get(number, 0) for number in ends}
-        plain = {number: PartitionSnapshot(0, stop) for number, stop in ends.items()}
+        left_out = end.get("left_out", {})
+        plain = {
+            number: PartitionSnapshot(
+                0, stop, (), tuple((low, high) for low, high in left_out.get(str(number), ()))
+            )
+            for number, stop in ends.items()
+        }
         snapshot = Snapshot(options.topic, bytes.fromhex(end["topic_id"]), plain)
         planned = ranges(snapshot, starts, ends, options.min_partitions)
         return [
@@ -208,6 +220,22 @@ def _offset(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[str, Any]:
         "topic_id": snapshot.topic_id.hex(),
         "partitions": {str(number): offset for number, offset in sorted(offsets.items())},
     }
+
+
+def _left_out(
+    snapshot: Snapshot, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> dict[str, list[list[int]]]:
+    """Offsets of a micro-batch that were never given out, as JSON. They are written down with it:
+    once retention has taken them, nobody could say them again."""
+    found = {
+        str(number): [
+            [low, high]
+            for low, high in each.left_out
+            if low < ends[number] and high > starts[number]
+        ]
+        for number, each in snapshot.partitions.items()
+    }
+    return {number: spans for number, spans in found.items() if spans}
 
 
 def _positions(offset: Mapping[str, Any], topic: str) -> dict[int, int]:

@@ -450,6 +450,30 @@ class ReleaseSnapshotResponse(_message.Message):
 Global___ReleaseSnapshotResponse: _TypeAlias = ReleaseSnapshotResponse  # noqa: Y015
 
 @_typing.final
+class OffsetSpan(_message.Message):
+    """Offsets from one to below the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    base_offset: _builtins.int
+    end_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        base_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OffsetSpan: _TypeAlias = OffsetSpan  # noqa: Y015
+
+@_typing.final
 class PartitionDescription(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -463,6 +487,7 @@ class PartitionDescription(_message.Message):
     LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     TIERED_SEGMENTS_FIELD_NUMBER: _builtins.int
     REMOTE_ONLY_SEGMENTS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     log_start_offset: _builtins.int
     high_watermark: _builtins.int
@@ -481,6 +506,10 @@ class PartitionDescription(_message.Message):
     def tail(self) -> _coordinator_pb2.SegmentAssignment:
         """the active segment; state says when there is none"""
 
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetSpan]:
+        """offsets that were never given out, in order"""
+
     def __init__(
         self,
         *,
@@ -494,10 +523,11 @@ class PartitionDescription(_message.Message):
         length_bytes: _builtins.int = ...,
         tiered_segments: _builtins.int = ...,
         remote_only_segments: _builtins.int = ...,
+        left_out: _abc.Iterable[Global___OffsetSpan] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tail", b"tail"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "remote_only_segments", b"remote_only_segments", "segments", b"segments", "tail", b"tail", "tiered_segments", b"tiered_segments", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["high_watermark", b"high_watermark", "left_out", b"left_out", "length_bytes", b"length_bytes", "log_start_offset", b"log_start_offset", "lossy_segments", b"lossy_segments", "partition", b"partition", "remote_only_segments", b"remote_only_segments", "segments", b"segments", "tail", b"tail", "tiered_segments", b"tiered_segments", "under_replicated_segments", b"under_replicated_segments"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

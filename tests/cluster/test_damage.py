@@ -80,7 +80,7 @@ async def wait_whole(cluster: LocalCluster, timeout_s: float = 60.0) -> None:
     """Wait until each segment has all its copies: sealed ones as files, the active one in sync."""
     async with Admin(cluster.bootstrap) as admin, asyncio.timeout(timeout_s):
         while True:
-            found = [each for each in await segments(cluster) if not each.is_lost]
+            found = [each for each in await segments(cluster) if not each.is_skipped]
             missing = [each for each in found if not _is_whole(cluster, each)]
             if not missing and not (await admin.describe_cluster()).under_replicated:
                 return

@@ -129,12 +129,27 @@ def duplicate(history: History) -> Iterator[Violation]:
                     yield Violation("duplicate", partition, f"{value!r} at {sorted(offsets)}")
 
 
+def reused(history: History) -> Iterator[Violation]:
+    """No offset is given out twice: not even where records were lost (R96)."""
+    known: dict[tuple[Partition, int], bytes] = {}
+    acked = (
+        (each.partition, each.offset, each.value)
+        for each in history.produces
+        if each.outcome is Outcome.OK and each.acks is not Acks.LEADER
+    )
+    for partition, offset, value in (*acked, *_seen(history)):
+        before = known.setdefault((partition, offset), value)
+        if before != value:
+            what = f"offset {offset} was {before!r}, and is {value!r}"
+            yield Violation("reused", partition, what)
+
+
 def gap(history: History) -> Iterator[Violation]:
     """Offsets are dense from the log start."""
     for partition, records in history.final.items():
         expected = history.log_start.get(partition, 0)
         for offset in sorted({offset for offset, _ in records}):
-            if offset != expected and not history.is_unavailable(partition, offset - 1):
+            if offset != expected and not history.is_passed_over(partition, offset - 1):
                 yield Violation("gap", partition, f"{expected} is missing, {offset} follows")
             expected = offset + 1
 
@@ -189,14 +204,16 @@ def poll(history: History) -> Iterator[Violation]:
     """Within a session offsets go up by one."""
     last: dict[tuple[str, Partition], int] = {}
     for read in history.reads:
-        if read.partition in history.given_up:
-            continue  # its next offset may be another record's by now
         session = (read.session, read.partition)
         before = last.get(session)
         if before is not None and read.offset <= before:
             what = f"{read.session}: {read.offset} after {before}"
             yield Violation("nonmonotonic", read.partition, what)
-        elif before is not None and read.offset != before + 1:
+        elif (
+            before is not None
+            and read.offset != before + 1
+            and not history.is_passed_over(read.partition, read.offset - 1)
+        ):
             what = f"{read.session}: {read.offset} after {before}"
             yield Violation("skip", read.partition, what)
         last[session] = read.offset
@@ -313,7 +330,7 @@ def watermark(history: History) -> Iterator[Violation]:
         if history.is_given_up(seen.partition, seen.high_watermark, seen.at_s):
             continue
         is_beyond = seen.high_watermark > end
-        if is_beyond and not history.is_unavailable(seen.partition, seen.high_watermark - 1):
+        if is_beyond and not history.is_passed_over(seen.partition, seen.high_watermark - 1):
             what = f"{seen.observer} showed {seen.high_watermark}, the end is {end}"
             yield Violation("watermark_past_end", seen.partition, what)
         key = (seen.observer, seen.partition)
@@ -347,6 +364,19 @@ def tiling(history: History) -> Iterator[Violation]:
 
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
-    *(lost, phantom, aborted, duplicate, gap, order, realtime, poll, unseen, changed, watermark),
+    *(
+        lost,
+        phantom,
+        aborted,
+        duplicate,
+        reused,
+        gap,
+        order,
+        realtime,
+        poll,
+        unseen,
+        changed,
+        watermark,
+    ),
     *(replicas, tiling, answers, behind),
 )

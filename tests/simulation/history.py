@@ -117,9 +117,11 @@ class History:
     log_start: dict[Partition, int] = field(default_factory=dict)
     unavailable: dict[Partition, list[tuple[int, float]]] = field(default_factory=dict)
     """Offsets [from, to) that the coordinator itself says nobody can read now."""
+    left_out: dict[Partition, list[tuple[int, float]]] = field(default_factory=dict)
+    """Offsets [from, to) that the coordinator never gives out."""
     given_up: dict[Partition, list[tuple[int, float]]] = field(default_factory=dict)
-    """From this offset on, what happened before this time may be gone, and others have its place:
-    a segment was ended there because no copy of it was whole (R82)."""
+    """From this offset on, what happened before this time may be gone: a segment was ended there
+    because no copy of it was whole (R82)."""
     whole_sessions: set[str] = field(default_factory=set)
     """Read sessions that began at the log start after everything was healed, and ran to the end."""
     idempotent: bool = True
@@ -134,3 +136,8 @@ class History:
         """Return whether an offset lies in a segment that is known to be unavailable."""
         ranges = self.unavailable.get(partition, ())
         return any(start <= offset < end for start, end in ranges)
+
+    def is_passed_over(self, partition: Partition, offset: int) -> bool:
+        """Return whether readers go on behind an offset without a record."""
+        is_left_out = any(start <= offset < end for start, end in self.left_out.get(partition, ()))
+        return is_left_out or self.is_unavailable(partition, offset)

@@ -50,10 +50,12 @@ class Losses:
         was_sealed = old is not None and old.segment.state is SegmentState.SEALED
         if segment.lossy and segment.state is SegmentState.SEALED and not was_sealed:
             self._given_up(segment, segment.end_offset)
-            if segment.is_lost:
-                span = (segment.base_offset, float(segment.end_offset))
-                key = (segment.topic, segment.partition)
-                self._world.history.unavailable.setdefault(key, []).append(span)
+        if segment.is_skipped and not was_sealed:
+            span = (segment.base_offset, float(segment.end_offset))
+            key = (segment.topic, segment.partition)
+            history = self._world.history
+            spans = history.unavailable if segment.is_lost else history.left_out
+            spans.setdefault(key, []).append(span)
 
     def _given_up(self, segment: Segment, end_offset: int) -> None:
         key = (segment.topic, segment.partition)

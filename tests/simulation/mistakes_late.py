@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from icecore.model import NodeId, Segment
-from icecore_coordinator.decisions import lossy_changes
-from icecore_coordinator.work.recovery import total_loss
+from icecore_coordinator.decisions import lossy_changes, segment_changes
+from icecore_coordinator.state.records import Change
+from icecore_coordinator.work.recovery import decided_case, total_loss
 from icecore_node.replica.replica_log import ReplicaLog
 from icecore_node.storage.control.disk_identity import LastStop
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine
@@ -58,4 +59,22 @@ def restart_empty_too_early() -> Iterator[None]:
         return bool(replies) and not any(reply.intact for reply in replies.values())
 
     with patch(lossy_changes, "is_total_loss", wrong), patch(total_loss, "is_total_loss", wrong):
+        yield
+
+
+@contextmanager
+def offsets_are_given_out_again() -> Iterator[None]:
+    """R96: a partition goes on at the end that nothing proves."""
+
+    def wrong(end_offset: int, seen_end_offset: int) -> int:
+        return end_offset
+
+    def nothing(*_: object) -> Change:
+        return Change()
+
+    with (
+        patch(segment_changes, "base_behind", wrong),
+        patch(decided_case, "base_behind", wrong),
+        patch(segment_changes, "left_out", nothing),
+    ):
         yield

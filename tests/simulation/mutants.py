@@ -110,6 +110,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(late.async_replica_counts_after_crash, "late_blackout"),
     Mutant(late.stale_clean_marker, "late_blackout"),
     Mutant(late.late_seal_not_synced, "late_blackout"),
+    Mutant(late.offsets_are_given_out_again, "late_blackout"),
     Mutant(late.stop_without_sync, "late_stop"),
     Mutant(late.restart_empty_too_early, "late_survivor"),
     Mutant(lookups.plan_is_believed, "seals_are_late"),

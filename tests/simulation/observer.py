@@ -85,7 +85,7 @@ class Observer:
         if not segments:
             return "no segments"
         for segment in segments:
-            if segment.segment_id in excused or segment.is_lost or segment.is_remote_only:
+            if segment.segment_id in excused or segment.is_skipped or segment.is_remote_only:
                 continue
             wanted = segment.settings.replication_factor
             if segment.state is SegmentState.RECOVERING:

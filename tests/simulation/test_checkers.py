@@ -235,10 +235,21 @@ def test_a_look_up_has_what_the_leader_of_its_plan_showed() -> None:
 def test_what_was_given_up_is_excused_from_its_end_until_then(
     end: int, ended_s: float, is_excused: bool
 ) -> None:
-    """Offset 2 was given out again after a segment had lost all its copies (R82)."""
+    """Offset 2 went with a segment that had lost all its copies, and was left out (R82, R96)."""
+    history = good_history()
+    history.produces.append(produced(9, 12))
+    history.reads.append(Read("c", P, 2, b"v2", 3.0))
+    history.final[P] = [(0, b"v0"), (1, b"v1"), (12, b"v9")]
+    history.segments.append(SegmentSeen(4, P, 12, -1))
+    history.segments[1:2] = [SegmentSeen(3, P, 2, 12)]
+    history.given_up[P] = [(end, ended_s)]
+    history.left_out[P] = [(2, 12)]
+    assert (check(history) == []) is is_excused
+
+
+def test_an_offset_is_never_given_out_again() -> None:
     history = good_history()
     history.produces.append(produced(9, 2))
-    history.reads.append(Read("c", P, 2, b"v2", 3.0))
     history.final[P] = [(0, b"v0"), (1, b"v1"), (2, b"v9")]
-    history.given_up[P] = [(end, ended_s)]
-    assert (check(history) == []) is is_excused
+    history.given_up[P] = [(2, 5.0)]
+    assert {each.category for each in check(history)} == {"reused"}

@@ -12,7 +12,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
+from icecore.errors import InvalidRequestError
 from icecore.model import Segment, SegmentState
+from tests.chaos.damage import segment_file
 
 
 def create(cluster: LocalCluster, topic: str, partitions: int = 2, copies: int = 1) -> None:
@@ -204,7 +206,7 @@ def test_records_deleted_before_they_were_read(
 def test_a_log_that_ends_before_the_checkpoint(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """As after a loss or a restore: offsets that the query has read are given out again."""
+    """As after a restore by an older version, which gave offsets out again."""
     create(cluster, "shorter", partitions=1)
     produce(cluster, "shorter", 0, 100)
     to_table(stream(spark, cluster, "shorter"), tmp_path).awaitTermination()
@@ -222,6 +224,56 @@ def test_a_log_that_ends_before_the_checkpoint(
     produce(cluster, "shorter", 130, 40)
     to_table(stream(spark, cluster, "shorter", **lossy), tmp_path).awaitTermination()
     assert numbers(spark, tmp_path) == Counter([*range(100), *range(130, 170)])
+
+
+def lose_the_active_segment(cluster: LocalCluster, topic: str) -> None:
+    """The only copy of it is gone, and a person says that the partition goes on."""
+    with Admin(cluster.bootstrap) as admin:
+        [active] = [
+            each for each in admin.list_segments(topic) if each.state is SegmentState.ACTIVE
+        ]
+    cluster.kill_node(active.leader)
+    lost = segment_file(cluster.folder / f"node-{active.leader}", active)
+    assert lost is not None
+    lost.unlink()
+    cluster.start_node(active.leader)
+    with Admin(cluster.bootstrap) as admin:
+        until_s = time.monotonic() + 60
+        while True:
+            try:
+                admin.recover_unclean(topic, 0, active.segment_id)
+                return
+            except InvalidRequestError:  # it is not RECOVERING yet
+                assert time.monotonic() < until_s
+                time.sleep(0.1)
+
+
+def test_offsets_that_were_left_out_are_passed(spark: SparkSession, tmp_path: Path) -> None:
+    """A query goes on behind a loss of what it had read, in micro-batches as small as ever."""
+    with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
+        create(cluster, "holed", partitions=1)
+        produce(cluster, "holed", 0, 100)
+        with Admin(cluster.bootstrap) as admin:
+            while admin.list_segments("holed")[0].state is not SegmentState.SEALED:
+                admin.roll_topic("holed")  # until the coordinator has heard of the records
+                time.sleep(0.1)
+        produce(cluster, "holed", 100, 30)
+        to_table(stream(spark, cluster, "holed"), tmp_path).awaitTermination()
+        lose_the_active_segment(cluster, "holed")
+        produce(cluster, "holed", 130, 50)
+        before = len([*(tmp_path / "checkpoint" / "commits").glob("[0-9]*")])
+        limited = stream(spark, cluster, "holed", maxOffsetsPerTrigger="20", minPartitions="2")
+        to_table(limited, tmp_path).awaitTermination()
+        assert numbers(spark, tmp_path) == Counter(range(180))
+        commits = len([*(tmp_path / "checkpoint" / "commits").glob("[0-9]*")])
+        assert commits - before == 3
+        where = {"topic": "holed", "bootstrap": cluster.bootstrap, "minPartitions": "4"}
+        reading = spark.read.format("icecore").options(**where)
+        everything = reading.option("failOnDataLoss", "false").load()
+        assert everything.rdd.getNumPartitions() <= 6
+        assert everything.count() == 150
+        with pytest.raises(Exception, match="declared lost"):
+            spark.read.format("icecore").options(**where).load().count()
 
 
 def test_latest_is_where_a_query_begins(

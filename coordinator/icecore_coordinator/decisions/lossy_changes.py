@@ -47,7 +47,7 @@ def declare_lost(
     Raises InvalidRequestError: it is not SEALED, or a node still holds a verified copy.
     """
     segment = record.segment
-    if segment.is_lost or segment.is_remote_only:
+    if segment.is_skipped or segment.is_remote_only:
         return Change()
     if segment.state != SegmentState.SEALED:
         raise InvalidRequestError(

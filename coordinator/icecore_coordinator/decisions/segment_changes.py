@@ -36,6 +36,7 @@ from icecore_coordinator.state.cluster_state import (
     next_of,
     without_repeats,
 )
+from icecore_coordinator.state.left_out import base_behind, left_out
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
@@ -76,6 +77,15 @@ class DecidedSeal:
     max_append_timestamp_ms: int = 0
     is_lossy: bool = False
     """Its end was not proved; without replicas nothing is left of it."""
+    seen_end_offset: int = 0
+    """Readers are known to have come so far. It counts for an end that was not proved."""
+
+    @property
+    def next_base_offset(self) -> int:
+        """Where the partition goes on."""
+        if not self.is_lossy:
+            return self.end_offset
+        return base_behind(self.end_offset, self.seen_end_offset)
 
 
 def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]]) -> Change:
@@ -186,17 +196,18 @@ def seal(
     needed, found = segment.settings.min_insync_replicas, len(sealing.replicas)
     if not is_empty and not is_lost and found < needed:
         raise NotEnoughReplicasError(f"{found} verified replicas, {needed} needed")
-    moved = updated(partition, tail_segment_id=0, next_base_offset=sealing.end_offset)
+    next_base = sealing.next_base_offset
+    moved = updated(partition, tail_segment_id=0, next_base_offset=next_base)
     change = Change()
     if successor is not None:
         prepared = _prepared_record(state, successor.segment_id)
         if prepared.partition_key != record.partition_key:
             raise ConflictError(f"segment {successor.segment_id} is of another partition")
-        opened = _opened(state, live, prepared, successor, sealing.end_offset, segment)
+        opened = _opened(state, live, prepared, successor, next_base, segment)
         moved = updated(
             partition,
             tail_segment_id=successor.segment_id,
-            next_base_offset=sealing.end_offset,
+            next_base_offset=next_base,
             last_epoch=opened.segment.epoch,
         )
         change = Change((opened,))
@@ -206,10 +217,12 @@ def seal(
         if is_prepared(each)
         and (successor is None or each.segment.segment_id != successor.segment_id)
     ]
+    sealed = _sealed(record, sealing, state.counted_ms)
     change = change + Change((moved,)) + drop(abandoned, now_ms)
-    if is_empty:
-        return change + drop([record], now_ms)
-    return change + _sealed(record, sealing, state.counted_ms)
+    if sealing.is_lossy:
+        counter = next_of(state, "segment_id")
+        change = change + left_out(counter, state.counted_ms, sealed, sealing.seen_end_offset)
+    return change + (drop([record], now_ms) if is_empty else Change((sealed,)))
 
 
 def awaits_topic(state: ClusterState, empty: Segment) -> bool:
@@ -241,7 +254,7 @@ def _newest_unsealed(state: ClusterState, key: PartitionKey) -> list[SegmentReco
     return list(newest)[::-1]
 
 
-def _sealed(record: SegmentRecord, sealing: DecidedSeal, counted_ms: int) -> Change:
+def _sealed(record: SegmentRecord, sealing: DecidedSeal, counted_ms: int) -> SegmentRecord:
     fields = {
         "state": SegmentState.SEALED,
         "end_offset": sealing.end_offset,
@@ -251,7 +264,7 @@ def _sealed(record: SegmentRecord, sealing: DecidedSeal, counted_ms: int) -> Cha
         "isr": (),
         "lossy": sealing.is_lossy,
     }
-    done = updated_segment(
+    return updated_segment(
         record,
         fields,
         holders=without_repeats((*record.holders, *sealing.replicas)),
@@ -259,7 +272,6 @@ def _sealed(record: SegmentRecord, sealing: DecidedSeal, counted_ms: int) -> Cha
         max_append_timestamp_ms=sealing.max_append_timestamp_ms,
         since_ms=counted_ms,
     )
-    return Change((done,))
 
 
 def drop_prepared(state: ClusterState, segment_ids: Sequence[SegmentId], now_ms: int) -> Change:

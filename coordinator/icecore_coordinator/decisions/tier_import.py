@@ -7,12 +7,19 @@ at all. Only then its prefix in object storage is its own: an import that is giv
 and the sweeper never knows of it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
-from icecore.model import Epoch, Segment, SegmentState, check_topic_name
+from icecore.model import (
+    OFFSETS_LEFT_OUT,
+    Epoch,
+    Segment,
+    SegmentId,
+    SegmentState,
+    check_topic_name,
+)
 from icecore.tier_records import TierCopy, TierRecord, TierState, TierTopicRecord
 from icecore.topic_settings import (
     SETTINGS,
@@ -24,6 +31,7 @@ from icecore.topic_settings import (
 from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
 from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
+from icecore_coordinator.state.left_out import base_behind, skipped_segment
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
     Change,
@@ -302,61 +310,72 @@ def _is_same(state: ClusterState, known: SegmentRecord, each: ImportedSegment) -
     )
 
 
-def missing_records(
-    state: ClusterState, topic_id: bytes, table_revisions: Sequence[int]
-) -> list[Change]:
-    """Records of partitions whose segments have all come, and of those without any whose table is
-    ahead of a new one; in changes of bounded size.
+def missing_records(state: ClusterState, topic_id: bytes, table_revisions: Sequence[int]) -> Change:
+    """Records of the next partitions whose segments have all come, or that have none; nothing when
+    all are there. Each goes on above all offsets that anybody may have read (R96).
 
     Args:
         state: The cluster.
         topic_id: Of the topic.
         table_revisions: By partition: what its table was last brought to. It takes no lower one.
 
-    Raises InvalidRequestError: offsets of a partition are in no segment, or in two.
+    Raises:
+        ConflictError: it is not being imported (any more).
+        InvalidRequestError: offsets of a partition are in no segment, or in two.
     """
-    topic = state.topics[topic_id]
-    found: list[PartitionRecord] = []
+    topic, counter = _importing(state, topic_id), next_of(state, SEGMENT_IDS)
+    next_id, found = SegmentId(counter.next_value), list[PartitionRecord | SegmentRecord]()
     for number in range(topic.partitions):
-        ids = state.segments_of_partition.get((topic_id, number), {})
-        segments = sorted((state.segments[each].segment for each in ids), key=_base_offset)
-        _check_whole(number, segments)
-        known = table_revisions[number] if number < len(table_revisions) else 0
+        if len(found) >= RECORDS_PER_CHANGE:
+            break
         if (topic_id, number) in state.partitions:
             continue
-        if segments:
-            found.append(_partition(topic_id, number, segments, known))
-        elif known:
+        ids = state.segments_of_partition.get((topic_id, number), {})
+        segments = sorted((state.segments[each] for each in ids), key=_base_offset)
+        known = table_revisions[number] if number < len(table_revisions) else 0
+        if not segments:
             found.append(_empty_partition(topic_id, number, known))
-    return [
-        Change((*found[at : at + RECORDS_PER_CHANGE],))
-        for at in range(0, len(found), RECORDS_PER_CHANGE)
-    ]
+            continue
+        skipped = [
+            skipped_segment(last, SegmentId(next_id + at), span, is_lost=False)
+            for at, (last, span) in enumerate(_left_out(number, segments))
+        ]
+        next_id = SegmentId(next_id + len(skipped))
+        found += [_partition(topic_id, number, [*segments, *skipped], known), *skipped]
+    if not found:
+        return Change()
+    return Change((updated(counter, next_value=next_id), *found))
 
 
-def _base_offset(segment: Segment) -> int:
-    return segment.base_offset
+def _base_offset(record: SegmentRecord) -> int:
+    return record.segment.base_offset
 
 
-def _check_whole(number: int, segments: Iterable[Segment]) -> None:
-    offset = -1
-    for each in segments:
-        if offset not in (-1, each.base_offset):
+def _left_out(
+    number: int, segments: Sequence[SegmentRecord]
+) -> Iterator[tuple[SegmentRecord, tuple[int, int]]]:
+    """Yield what nothing is in, with the segment before it: what was left out before, and behind
+    the last one what is now."""
+    for last, after in zip_longest(segments, segments[1:]):
+        end = last.segment.end_offset
+        base = after.segment.base_offset if after is not None else base_behind(end, end)
+        if base != end and base - end < OFFSETS_LEFT_OUT:
             raise InvalidRequestError(
-                f"partition {number}: segments end at {offset}, the next one begins at "
-                f"{each.base_offset}"
+                f"partition {number}: segments end at {end}, the next one begins at {base}"
             )
-        offset = each.end_offset
+        if base != end:
+            yield last, (end, base)
 
 
 def _partition(
-    topic_id: bytes, number: int, segments: Sequence[Segment], table_revision: int
+    topic_id: bytes, number: int, records: Sequence[SegmentRecord], table_revision: int
 ) -> PartitionRecord:
+    segments = [each.segment for each in records]
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,
         log_start_offset=segments[0].base_offset,
-        next_base_offset=segments[-1].end_offset,
+        next_base_offset=max(each.end_offset for each in segments),
         last_epoch=Epoch(max(each.epoch for each in segments)),
         tier_revision=table_revision + 1,
         table_revision=table_revision,
@@ -365,10 +384,14 @@ def _partition(
 
 
 def _empty_partition(topic_id: bytes, number: int, table_revision: int) -> PartitionRecord:
-    """All of it was deleted: its table has nothing, and takes only later revisions."""
+    """Object storage has nothing of it: it was deleted, or never there. A table that there is takes
+    only later revisions."""
+    base = base_behind(0, 0)
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,
+        log_start_offset=base,
+        next_base_offset=base,
         tier_revision=table_revision,
         table_revision=table_revision,
         version=1,

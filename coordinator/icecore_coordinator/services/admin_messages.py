@@ -159,6 +159,13 @@ class Describer:
             remote_only_segments=sum(each.segment.is_remote_only for each in records),
             length_bytes=sum(each.segment.length_bytes for each in records)
             + self._heard.length_bytes(partition.tail_segment_id),
+            left_out=[
+                pb.OffsetSpan(
+                    base_offset=each.segment.base_offset, end_offset=each.segment.end_offset
+                )
+                for each in records
+                if each.segment.is_skipped and not each.segment.is_lost
+            ],
         )
 
     def metadata(self, topic: TopicRecord) -> pb.TopicMetadata:

@@ -327,6 +327,23 @@ def segments_from(
     return (state.segments[each] for each in ids[at:])
 
 
+def last_with_records(
+    state: ClusterState, key: PartitionKey, base_offset: int
+) -> tuple[SegmentRecord | None, bool]:
+    """Return the sealed segment that ends at an offset, but for what readers skip behind it; and
+    whether they skip something there."""
+    is_skipped = False
+    while True:
+        ended = [
+            each
+            for each in segments_from(state, key, base_offset - 1)
+            if each.segment.state == SegmentState.SEALED and each.segment.end_offset == base_offset
+        ]
+        if not ended or not ended[-1].segment.is_skipped:
+            return (ended[-1] if ended else None), is_skipped
+        base_offset, is_skipped = ended[-1].segment.base_offset, True
+
+
 def newest_in(state: ClusterState, key: PartitionKey) -> Iterator[SegmentRecord]:
     """All records of one partition, newest first, one by one: for who needs its end."""
     return (state.segments[each] for each in reversed(ids_in(state, key)))
@@ -431,8 +448,10 @@ def may_lose_copies(state: ClusterState, record: SegmentRecord) -> bool:
     if partition is None or not is_published(state, record):
         return False
     tail = state.tail(partition)
-    has_tail = tail is not None and tail.segment.state == SegmentState.ACTIVE
-    return has_tail or record.segment.end_offset < partition.next_base_offset
+    if tail is not None and tail.segment.state == SegmentState.ACTIVE:
+        return True
+    last, _ = last_with_records(state, record.partition_key, partition.next_base_offset)
+    return last is not record
 
 
 def next_revision(state: ClusterState, key: PartitionKey) -> tuple[PartitionRecord, ...]:

@@ -105,7 +105,7 @@ class Totals:
             _add(self.active, segment.topic_id, by)
         elif segment.state is SegmentState.SEALED:
             _add(self.sealed_bytes, segment.topic_id, by * segment.length_bytes)
-            if not (segment.is_lost or segment.is_remote_only):
+            if not (segment.is_skipped or segment.is_remote_only):
                 _add(self.copies, len(segment.replicas), by)
 
 

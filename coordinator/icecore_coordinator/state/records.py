@@ -413,7 +413,7 @@ def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
             each.segment.segment_id, each.holders, now_ms, each.segment.length_bytes, version=1
         )
         for each in records
-        if not each.segment.is_remote_only
+        if each.holders and not each.segment.is_remote_only
     )
     return Change(tombstones, tuple(records))
 
@@ -444,7 +444,7 @@ def is_under_replicated(record: SegmentRecord) -> bool:
     segment = record.segment
     copies = segment.replicas if segment.state == SegmentState.SEALED else segment.isr
     is_short = len(copies) < segment.settings.replication_factor
-    is_kept_here = not (is_prepared(record) or segment.is_lost or segment.is_remote_only)
+    is_kept_here = not (is_prepared(record) or segment.is_skipped or segment.is_remote_only)
     return is_short and is_kept_here
 
 

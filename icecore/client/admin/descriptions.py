@@ -31,6 +31,7 @@ def topic_from_proto(message: admin_pb2.TopicDescription) -> TopicDescription:
             tiered_segments=found.tiered_segments,
             remote_only_segments=found.remote_only_segments,
             length_bytes=found.length_bytes,
+            left_out=tuple((each.base_offset, each.end_offset) for each in found.left_out),
         )
         for found in message.partitions
     )

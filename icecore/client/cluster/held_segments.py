@@ -22,6 +22,7 @@ from icecore.errors import (
 from icecore.model import (
     EPOCH_STEP,
     NO_SEGMENT,
+    OFFSETS_LEFT_OUT,
     Epoch,
     NodeId,
     Segment,
@@ -261,8 +262,13 @@ def _ended(chain: list[Segment]) -> Iterable[Segment]:
     for each, after in zip_longest(chain, chain[1:]):
         if after is None or each.state is SegmentState.SEALED:
             yield each
-        elif after.epoch <= each.epoch + EPOCH_STEP:
+        elif after.epoch <= each.epoch + EPOCH_STEP and _is_next(each, after):
             yield each.changed(state=SegmentState.SEALED, end_offset=after.base_offset)
+
+
+def _is_next(each: Segment, after: Segment) -> bool:
+    """Return whether no offsets were left out between two segments."""
+    return after.base_offset - each.base_offset < OFFSETS_LEFT_OUT
 
 
 def _without_gaps(

@@ -148,7 +148,7 @@ class OffsetLookup:
         if not before or before[0].segment_id == found.segment_id:
             return bool(before)  # one log was searched, over the border that was found
         segment = before[0]
-        if segment.state is not SegmentState.SEALED or segment.is_lost:
+        if segment.state is not SegmentState.SEALED or segment.is_skipped:
             return segment.state is SegmentState.ACTIVE  # then it is the log that was searched last
         target = data_pb2.ListOffsetsPartition(
             timestamp_ms=timestamp_ms, segment_id=segment.segment_id
@@ -176,7 +176,7 @@ class OffsetLookup:
     ) -> data_pb2.ListOffsetsResult:
         """Find the offset by binary search over all segments, local or tiered."""
         segments = await self._segments(partition)
-        sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_lost]
+        sealed = [s for s in segments if s.state is SegmentState.SEALED and not s.is_skipped]
         best: data_pb2.ListOffsetsResult | None = None
         low, high = 0, len(sealed)
         while low < high:

@@ -161,9 +161,10 @@ class Whereabouts:
                 log_start_offset=start,
                 high_watermark=max(start, reader.high_watermark),
             )
-        if segment.is_lost:
-            tell_moved(reader, segment.end_offset, "lost")
-            reader.skipped_records += segment.end_offset - reader.offset
+        if segment.is_skipped:
+            if segment.is_lost:
+                tell_moved(reader, segment.end_offset, "lost")
+                reader.skipped_records += segment.end_offset - reader.offset
             reader.offset = segment.end_offset
             reader.use_leader()
             return

@@ -134,6 +134,8 @@ class PartitionSearch:
                 self.is_over = True
             elif segments[0].is_lost:
                 self._give_up(segments[0], StorageError("its records were declared lost"))
+            elif segments[0].is_skipped:  # offsets that were never given out
+                self._pass(segments[0])
             elif (group := self._group(segments)) is None:
                 await self._wait(segments[0])
             else:
@@ -313,6 +315,10 @@ class PartitionSearch:
             outcome=SearchOutcome.UNAVAILABLE,
             error=f"{error.reason}: {error.message}",
         )
+        self._pass(segment)
+
+    def _pass(self, segment: Segment) -> None:
+        """Go on behind it."""
         if self._question.newest_first:
             self._offset = segment.base_offset
         elif _is_open(segment):

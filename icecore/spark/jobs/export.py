@@ -19,6 +19,7 @@ from icecore.spark.jobs import delta, steps
 from icecore.spark.jobs.files import JobFolder
 from icecore.spark.jobs.ledger import JobLedger, Step
 from icecore.spark.jobs.report import Report, Watch
+from icecore.spark.plan import Snapshot
 
 PLACES: Final = {
     "record_partition": "partition",
@@ -52,8 +53,7 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     if arguments.format == "delta":
         delta.check(folder)
     kept = JobLedger(folder, settings).kept("fields")
-    starts, ends = steps.left(snapshot, steps.NOTHING, may_lose=True)
-    fields = _fields(spark, arguments, report, kept, starts, ends)
+    fields = _fields(spark, arguments, report, kept, snapshot)
     ledger = JobLedger(folder, {**settings, "fields": fields.toDDL()})
     ledger.check()
     done = [] if ledger.is_new else ledger.done()
@@ -62,7 +62,7 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     before = done[-1]["end_offsets"] if done else steps.NOTHING
     starts, ends = steps.left(snapshot, before, may_lose=arguments.allow_data_loss)
     steps.note_range(metrics, starts, ends)
-    report.note(f"{steps.count(starts, ends):,} records are not exported yet")
+    report.note(f"{steps.count(snapshot, starts, ends):,} records are not exported yet")
     if arguments.dry_run:
         report.note(f"columns: {fields.toDDL()}")
         metrics.status = "planned"
@@ -73,7 +73,7 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         done.append(_make(spark, arguments, report, ledger, len(done), begun))
         reached = done[-1]["end_offsets"]
         starts, ends = steps.left(snapshot, reached, may_lose=arguments.allow_data_loss)
-    for start, end in steps.cut(starts, ends, arguments.step_records):
+    for start, end in steps.cut(snapshot, starts, ends, arguments.step_records):
         plan = ledger.plan(len(done), {"start_offsets": start, "end_offsets": end})
         if plan["end_offsets"] != end:
             raise ConflictError(f"another run writes to {folder.path}: wait for its end")
@@ -112,7 +112,7 @@ def _make(
     table = writing.select(*PLACES, "fields.*").write
     if arguments.partition_by:
         table = table.partitionBy(*arguments.partition_by)
-    with Watch(spark, report, f"step {number}, {steps.count(starts, ends):,} records"):
+    with Watch(spark, report, f"step {number}"):
         table.parquet(folder.under(f"{staged}/table"))
         counts = seen.get
         if counts["bad"]:
@@ -186,8 +186,7 @@ def _fields(
     arguments: Namespace,
     report: Report,
     kept: Any,
-    starts: steps.Offsets,
-    ends: steps.Offsets,
+    snapshot: Snapshot,
 ) -> StructType:
     """The columns: as told, as the first run had them, or as the first values look."""
     if arguments.schema:
@@ -195,7 +194,8 @@ def _fields(
     elif isinstance(kept, str):
         fields = parsed_schema(kept)
     else:
-        first = next(steps.cut(starts, ends, arguments.infer_records), None)
+        starts, ends = steps.left(snapshot, steps.NOTHING, may_lose=True)
+        first = next(steps.cut(snapshot, starts, ends, arguments.infer_records), None)
         if first is None:
             raise ConfigurationError("the topic is empty: say its columns by --schema")
         values = steps.read_step(spark, arguments, *first).select(F.col("value").cast("string"))
@@ -203,7 +203,7 @@ def _fields(
             values.where("value is not null and is_valid_utf8(value)").rdd.map(lambda row: row[0])
         )
         fields = parsed_schema(found.schema.toDDL())
-        report.note(f"columns were inferred from {steps.count(*first):,} records")
+        report.note(f"columns were inferred from {steps.count(snapshot, *first):,} records")
     missing = [name for name in arguments.partition_by if name not in fields.fieldNames()]
     if missing:
         raise ConfigurationError(

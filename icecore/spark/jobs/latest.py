@@ -43,7 +43,7 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     before = done[-1]["end_offsets"] if done else steps.NOTHING
     starts, ends = steps.left(snapshot, before, may_lose=arguments.allow_data_loss)
     steps.note_range(metrics, starts, ends)
-    report.note(f"{steps.count(starts, ends):,} records are new since the last version")
+    report.note(f"{steps.count(snapshot, starts, ends):,} records are new since the last version")
     if arguments.dry_run:
         metrics.status = "planned"
         metrics.output = ledger.folder.under(_version(len(done)))
@@ -55,7 +55,7 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         starts, ends = steps.left(
             snapshot, done[-1]["end_offsets"], may_lose=arguments.allow_data_loss
         )
-    if steps.count(starts, ends) or not done:
+    if steps.count(snapshot, starts, ends) or not done:
         plan = ledger.plan(len(done), {"start_offsets": starts, "end_offsets": ends})
         done.append(_make(spark, arguments, report, ledger, done, plan))
     ledger.clean()
@@ -80,7 +80,7 @@ def _make(
     if done:
         rows = rows.unionByName(spark.read.parquet(ledger.folder.under(done[-1]["version"])))
     table = newest(rows).observe(written, F.count("*").alias("records"))
-    with Watch(spark, report, f"version {len(done)}, {steps.count(starts, ends):,} new records"):
+    with Watch(spark, report, f"version {len(done)}"):
         table.write.parquet(ledger.folder.under(staged))
     ledger.publish(staged, version)
     facts = {**plan, "version": version, "rows": written.get["records"]}

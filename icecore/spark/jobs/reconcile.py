@@ -54,10 +54,10 @@ def reconcile(spark: SparkSession, arguments: Namespace, report: Report) -> None
     steps.note_range(metrics, starts, ends)
     for problem in problems_of(snapshot, segments):
         report.finding(problem)
-    lost = lost_spans(segments)
+    lost = skipped_spans(segments)
     tiered = {number: tiered_spans(each) for number, each in snapshot.partitions.items()}
     records = sum(high - low for spans in tiered.values() for low, high in spans)
-    report.note(f"{steps.count(starts, ends):,} records, {records:,} of them tiered")
+    report.note(f"{steps.count(snapshot, starts, ends):,} records, {records:,} of them tiered")
     files = _table_files(arguments, snapshot) if arguments.table and records else []
     if arguments.dry_run:
         metrics.status = "planned"
@@ -101,17 +101,19 @@ def _problems_of_segment(where: str, segment: Segment) -> Iterator[str]:
     name = f"{where}, segment {segment.segment_id}"
     if segment.is_lost:
         yield f"{name}: was declared lost"
+    elif segment.is_skipped:
+        return
     elif segment.state is SegmentState.SEALED and not segment.holders and not segment.is_tiered:
         yield f"{name}: nobody holds it"
     if segment.is_tiered and segment.replicas and not segment.full_digest:
         yield f"{name}: is tiered without a digest that was agreed on"
 
 
-def lost_spans(segments: Sequence[Segment]) -> Spans:
-    """Offsets of segments that were declared lost: nobody expects records of them."""
+def skipped_spans(segments: Sequence[Segment]) -> Spans:
+    """Offsets that were declared lost or left out: nobody expects records of them."""
     found: Spans = {}
     for each in segments:
-        if each.is_lost:
+        if each.is_skipped:
             found.setdefault(each.partition, []).append((each.base_offset, each.end_offset))
     return found
 

@@ -42,7 +42,7 @@ def left(
         if start > end and not may_lose:
             raise OffsetOutOfRangeError(
                 f"{snapshot.topic}/{number} ends at offset {end}, and this job has read up to "
-                f"{start}: records were lost, and offsets are given out again. Give the job a new "
+                f"{start}: records were lost. Give the job a new "
                 "output; with --allow-data-loss it goes on at the end",
                 high_watermark=end,
             )
@@ -60,19 +60,24 @@ def left(
     return starts, ends
 
 
-def cut(starts: Offsets, ends: Offsets, records_max: int) -> Iterator[tuple[Offsets, Offsets]]:
+def cut(
+    snapshot: Snapshot, starts: Offsets, ends: Offsets, records_max: int
+) -> Iterator[tuple[Offsets, Offsets]]:
     """The same in steps of at most so many records."""
     target = _numbered(ends)
     at = _numbered(starts)
     while at != target:
-        until = by_records(at, target, records_max)
+        until = by_records(snapshot, at, target, records_max)
         yield _texts(at), _texts(until)
         at = until
 
 
-def count(starts: Mapping[str, int], ends: Mapping[str, int]) -> int:
+def count(snapshot: Snapshot, starts: Mapping[str, int], ends: Mapping[str, int]) -> int:
     """Records from here to there."""
-    return sum(end - starts[number] for number, end in ends.items())
+    return sum(
+        snapshot.partitions[int(number)].records(starts[number], end)
+        for number, end in ends.items()
+    )
 
 
 def note_range(metrics: Metrics, starts: Mapping[str, int], ends: Mapping[str, int]) -> None:

@@ -12,6 +12,7 @@ from icecore.model import Incarnation, NodeId, Segment, SegmentId
 from icecore_coordinator.decisions.segment_changes import DecidedSeal
 from icecore_coordinator.nodes.node_calls import OpenItem, WriteBackItem, WrittenReplica
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
+from icecore_coordinator.state.left_out import base_behind
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey
 from icecore_replication.producers import snapshot_digest
@@ -31,6 +32,8 @@ class DecidedCase:
     """And nobody has a copy."""
     is_donor_unknown: bool = False
     """The end is that of a log which is not intact: it counts by an admin's word only."""
+    seen_end_offset: int = 0
+    """Readers are known to have come so far."""
     donor: WrittenReplica | None = None
     """The donor's report about its whole log; None before it has answered."""
     verified: dict[NodeId, Incarnation] = field(default_factory=dict)
@@ -117,10 +120,14 @@ class DecidedCase:
     # --- the seal ---------------------------------------------------------------------------------
 
     def successor_to_open(self, successor: Segment) -> OpenItem:
-        """It begins where this segment ends, with the producers as they are there."""
+        """It begins where this segment ends, or above all that was seen where the end is not
+        proved, with the producers as they are at the end."""
+        base = self.end.end_offset
+        if self.is_lossy:
+            base = base_behind(base, self.seen_end_offset)
         return OpenItem(
             successor,
-            self.end.end_offset,
+            base,
             self.written.producer_snapshot,
             self.written.max_append_timestamp_ms,
         )
@@ -138,4 +145,5 @@ class DecidedCase:
             producer_digest=self.written.producer_digest,
             max_append_timestamp_ms=self.written.max_append_timestamp_ms,
             is_lossy=self.is_lossy,
+            seen_end_offset=self.seen_end_offset,
         )

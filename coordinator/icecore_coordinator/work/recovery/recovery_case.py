@@ -64,7 +64,7 @@ class Case:
     def decide(self, known_high_watermark: int) -> DecidedCase | Undecidable:
         """The end that the replies prove, or why they prove none."""
         end = decide_end(self.replies, known_high_watermark)
-        return end if isinstance(end, Undecidable) else self._decided(end)
+        return end if isinstance(end, Undecidable) else self._decided(end, known_high_watermark)
 
     def decide_unclean(
         self, known_high_watermark: int, log_start_offset: int, now_ms: int
@@ -74,14 +74,24 @@ class Case:
         end = decide_unclean(self.replies)
         if end is None or end.end_offset < log_start_offset:
             return self._lost(known_high_watermark, now_ms)
-        return self._decided(end)
+        return self._decided(end, known_high_watermark)
 
-    def _decided(self, end: EndDecision) -> DecidedCase:
+    def _seen(self, known_high_watermark: int) -> int:
+        """How far anybody is known to have read: replicas were told of it, too."""
+        told = (
+            each.max_known_high_watermark
+            for each in self.replies.values()
+            if each.intact or each.salvageable
+        )
+        return max([known_high_watermark, *told])
+
+    def _decided(self, end: EndDecision, known_high_watermark: int) -> DecidedCase:
         return DecidedCase(
             segment=self.segment,
             end=end,
             is_lossy=self.is_lossy,
             is_donor_unknown=not self.replies[end.donor].intact,
+            seen_end_offset=self._seen(known_high_watermark),
         )
 
     def _lost(self, known_high_watermark: int, now_ms: int) -> DecidedCase:
@@ -100,5 +110,6 @@ class Case:
             end=EndDecision(end_offset, donor=NO_NODE, last_header_crc32c=0),
             is_lossy=self.is_lossy,
             is_lost=True,
+            seen_end_offset=self._seen(known_high_watermark),
             donor=nothing,
         )

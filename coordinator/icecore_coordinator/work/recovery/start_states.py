@@ -8,10 +8,10 @@ person is told. Rule R62 of docs/design/protocol.md.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icecore.errors import IcecoreError
-from icecore.model import NodeId, SegmentState
+from icecore.model import NodeId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.segment_changes import is_sealed_state
@@ -20,7 +20,7 @@ from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, WrittenReplica
-from icecore_coordinator.state.cluster_state import segments_from
+from icecore_coordinator.state.cluster_state import last_with_records
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import PartitionKey, SegmentRecord
 from icecore_coordinator.timing import Timing
@@ -42,6 +42,8 @@ class _Wanted:
     """The last segment of a partition, and who may know the producers at its end."""
 
     key: PartitionKey
+    base_offset: int
+    """Where the partition goes on: the end of the segment, or of what readers skip behind it."""
     record: SegmentRecord
     nodes: tuple[NodeId, ...]
 
@@ -85,17 +87,15 @@ class StartStates:
             if partition is None:
                 continue
             base = partition.next_base_offset
-            recent = segments_from(state, key, base - 1)
-            ended = [each for each in recent if _ends_at(each, base)]
-            if not ended:
-                starts[key] = Start(base)
-            elif ended[-1].segment.is_lost:
-                starts[key] = Start(base, max_append_timestamp_ms=self._clock.now_ms())
-            elif ended[-1].segment.is_remote_only and not ended[-1].producer_digest:
+            last, is_skipped = last_with_records(state, key, base)
+            if last is None:
+                newest_ms = self._clock.now_ms() if is_skipped else 0
+                starts[key] = Start(base, max_append_timestamp_ms=newest_ms)
+            elif last.segment.is_remote_only and not last.producer_digest:
                 # Restored from a bucket, which says nothing of producers: sequences begin anew.
-                starts[key] = Start(base, max_append_timestamp_ms=ended[-1].max_append_timestamp_ms)
-            elif sources := self._sources(ended[-1]):
-                wanted.append(_Wanted(key, ended[-1], sources))
+                starts[key] = Start(base, max_append_timestamp_ms=last.max_append_timestamp_ms)
+            elif sources := self._sources(last):
+                wanted.append(_Wanted(key, base, last, sources))
         refused: dict[PartitionKey, None] = {}
         for number in range(max((len(each.nodes) for each in wanted), default=0)):
             asked = [e for e in wanted if e.key not in starts and number < len(e.nodes)]
@@ -125,7 +125,8 @@ class StartStates:
     ) -> None:
         segment = wanted.record.segment
         if is_sealed_state(wanted.record, written.producer_snapshot):
-            starts[wanted.key] = start_behind(wanted.record, written)
+            start = start_behind(wanted.record, written)
+            starts[wanted.key] = replace(start, base_offset=wanted.base_offset)
             return
         refused[wanted.key] = None
         event(
@@ -168,8 +169,3 @@ class StartStates:
 def _item(wanted: _Wanted) -> WriteBackItem:
     segment = wanted.record.segment
     return WriteBackItem(segment, segment.end_offset, seal_digest=segment.seal_digest, seal=True)
-
-
-def _ends_at(record: SegmentRecord, offset: int) -> bool:
-    segment = record.segment
-    return segment.state == SegmentState.SEALED and segment.end_offset == offset

@@ -73,8 +73,9 @@ class TierImport:
         state, topic_id = self._ledger.state, topic.topic_id
         if tier_import.is_imported(state, topic):
             return state.topics[topic_id]
-        for change in tier_import.missing_records(state, topic_id, table_revisions):
-            await self._ledger.decide(partial(_as_it_is, change))
+        missing = partial(_missing, topic_id, table_revisions)
+        while (await self._ledger.decide(missing)).puts:
+            pass  # a change has a bounded size
         restored = await self._show(topic_id)
         event(
             _log,
@@ -91,5 +92,5 @@ def _added(topic_id: bytes, some: Sequence[ImportedSegment], state: ClusterState
     return tier_import.add_segments(state, topic_id, some)
 
 
-def _as_it_is(change: Change, _: ClusterState) -> Change:
-    return change
+def _missing(topic_id: bytes, table_revisions: Sequence[int], state: ClusterState) -> Change:
+    return tier_import.missing_records(state, topic_id, table_revisions)

@@ -1,13 +1,15 @@
 """Copies that follow what a table names, and that the table does not name yet.
 
 A table is brought up to date after a copy was published, and a failure may keep it behind. So
-copies behind the last offset that it names count, as long as they follow without a hole. What was
-retired lies in front of that offset. Leftovers of an earlier cluster may have offsets that were
-given out again: they never count.
+copies behind the last offset that it names count, as long as they follow without a hole, but for
+one that was left out on purpose (``OFFSETS_LEFT_OUT``). What was retired lies in front of that
+offset. Leftovers of an earlier cluster may have offsets that were given out again: they never
+count.
 """
 
 from collections.abc import Iterator, Sequence
 
+from icecore.model import OFFSETS_LEFT_OUT
 from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects
 from icecore_node.remote.verify.table_look import TableLook
 
@@ -40,8 +42,8 @@ def _named(found: TopicObjects, table: TableLook, number: int) -> list[FoundMani
 def _following(
     copies: Sequence[FoundManifest], named: Sequence[FoundManifest], revision: int
 ) -> Iterator[FoundManifest]:
-    """Yield copies with rows, each from the end of the one before. Batches without rows may lie
-    between them."""
+    """Yield copies with rows, each from the end of the one before, or behind offsets that were left
+    out. Batches without rows may lie between them."""
     highest = max(map(_attempt, named), default=0)
     others = [each for each in copies if not each.manifest.row_groups or _attempt(each) > highest]
     # Of copies with one base the one of the newest attempt is last, and stays.
@@ -52,10 +54,13 @@ def _following(
         return  # all that it ever named is gone
     else:
         offset = min(by_base)
-    while (each := by_base.get(offset)) is not None:
-        if each.manifest.row_groups:
-            yield each
-        offset = each.manifest.facts.end_offset
+    for base in sorted(by_base):
+        if base >= offset and (base == offset or base - offset >= OFFSETS_LEFT_OUT):
+            if by_base[base].manifest.row_groups:
+                yield by_base[base]
+            offset = by_base[base].manifest.facts.end_offset
+        elif base > offset:
+            return
 
 
 def passed_over(found: TopicObjects, counting: Sequence[FoundManifest]) -> Iterator[str]:

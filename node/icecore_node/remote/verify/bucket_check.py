@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
+from icecore.model import OFFSETS_LEFT_OUT
 from icecore.tier_records import topic_folder
 from icecore_node.ports import Executor
 from icecore_node.remote.format.manifest import Manifest, TieredDamageError
@@ -283,7 +284,8 @@ def gaps(counting: list[FoundManifest]) -> Iterator[str]:
     missing."""
     for one, other in pairwise(counting):
         first, second = one.manifest.facts, other.manifest.facts
-        if first.partition == second.partition and first.end_offset < second.base_offset:
+        is_hole = 0 < second.base_offset - first.end_offset < OFFSETS_LEFT_OUT
+        if first.partition == second.partition and is_hole:
             yield (
                 f"partition {first.partition}: offsets {first.end_offset}..{second.base_offset} "
                 "are in no published copy"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
+from icecore.model import OFFSETS_LEFT_OUT
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.verify.behind_table import passed_over
@@ -124,11 +125,11 @@ def _problems(
 
 
 def _add(plan: RestoredTopic, copies: list[FoundManifest], skip_gaps: bool) -> None:
-    """Add one partition to the plan."""
+    """Add one partition to the plan. A hole that no segment could fill was left out on purpose."""
     start = 0
     for at, (one, other) in enumerate(pairwise(copies), 1):
         first, second = one.manifest.facts, other.manifest.facts
-        if first.end_offset < second.base_offset:
+        if 0 < second.base_offset - first.end_offset < OFFSETS_LEFT_OUT:
             hole = f"partition {first.partition}: {first.end_offset}..{second.base_offset}"
             if skip_gaps:
                 start = at

@@ -11,14 +11,14 @@ from icecore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
+from icecore.model import OFFSETS_LEFT_OUT, Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierState, TierTopicRecord
 from icecore.topic_settings import KEEP_ALL, SegmentSettings, Tiering
 from icecore_coordinator.decisions import tier_import, topic_deletion
 from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
 from icecore_coordinator.decisions.tiering import gone_topics
-from icecore_coordinator.state.cluster_state import ClusterState, next_of, next_revision
-from icecore_coordinator.state.records import Change
+from icecore_coordinator.state.cluster_state import ClusterState, ids_in, next_of, next_revision
+from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change
 
 TOPIC = ImportedTopic(
     name="flights",
@@ -63,9 +63,13 @@ def add(state: ClusterState, *segments: ImportedSegment) -> None:
 
 
 def finish(state: ClusterState, revisions: tuple[int, ...] = ()) -> None:
-    for change in tier_import.missing_records(state, TOPIC.topic_id, revisions):
-        state.apply(change)
+    add_missing(state, revisions)
     state.apply(tier_import.show(state, TOPIC.topic_id))
+
+
+def add_missing(state: ClusterState, revisions: tuple[int, ...] = ()) -> None:
+    while (change := tier_import.missing_records(state, TOPIC.topic_id, revisions)).puts:
+        state.apply(change)
 
 
 def test_a_topic_comes_back_whole() -> None:
@@ -76,7 +80,8 @@ def test_a_topic_comes_back_whole() -> None:
     finish(state, (4,))
     assert tier_import.is_imported(state, TOPIC)
     first = state.partitions[TOPIC.topic_id, 0]
-    assert (first.log_start_offset, first.next_base_offset, first.last_epoch) == (10, 40, 7)
+    goes_on = 40 + OFFSETS_LEFT_OUT
+    assert (first.log_start_offset, first.next_base_offset, first.last_epoch) == (10, goes_on, 7)
     assert (first.table_revision, first.tier_revision) == (4, 5)
     assert state.segments[SegmentId(3)].segment.is_remote_only
     tier = state.tiers.segments[SegmentId(3)]
@@ -98,7 +103,7 @@ def test_every_step_may_be_repeated() -> None:
     add(state, segment(3, 10, 30))
     assert not tier_import.begin_import(state, TOPIC, nodes=1).puts
     assert not tier_import.add_segments(state, TOPIC.topic_id, [segment(3, 10, 30)]).puts
-    assert tier_import.missing_records(state, TOPIC.topic_id, ())
+    assert tier_import.missing_records(state, TOPIC.topic_id, ()).puts
     finish(state)
     assert tier_import.is_imported(state, TOPIC)
 
@@ -180,8 +185,7 @@ def test_an_import_that_is_given_up_leaves_its_objects(is_of_earlier_version: bo
         state.apply(Change((TierTopicRecord(TOPIC.topic_id, version=1),)))
     assert not gone_topics(state)
     add(state, segment(3, 10, 30), segment(9, 0, 5, partition=1))
-    for change in tier_import.missing_records(state, TOPIC.topic_id, ()):
-        state.apply(change)
+    add_missing(state)
     assert (TOPIC.topic_id in state.tiers.topics) == is_of_earlier_version
     assert discard(state) == 1
     assert not state.topics and not state.partitions and not state.segments
@@ -218,7 +222,40 @@ def test_a_repeated_restore_goes_on_where_it_stopped() -> None:
     add(state, segment(3, 10, 30), segment(7, 30, 40))
     finish(state)
     assert not tier_import.show(state, TOPIC.topic_id).puts
-    assert sorted(state.segments) == [3, 7]
+    assert sorted(state.segments) == [3, 7, 51]
+    hole = state.segments[SegmentId(51)].segment
+    assert (hole.base_offset, hole.end_offset) == (40, 40 + OFFSETS_LEFT_OUT)
+    assert hole.is_skipped and not hole.is_lost
+
+
+def test_what_was_left_out_before_stays_left_out() -> None:
+    state, base = begun(), 30 + OFFSETS_LEFT_OUT + 5
+    add(state, segment(3, 10, 30), segment(7, base, base + 10))
+    finish(state)
+    spans = [
+        (each.base_offset, each.end_offset)
+        for each in (record.segment for record in state.segments.values())
+        if each.is_skipped
+    ]
+    assert spans == [(30, base), (base + 10, base + 10 + OFFSETS_LEFT_OUT)]
+    assert [*ids_in(state, (TOPIC.topic_id, 0))] == [3, 51, 7, 52]
+
+
+def test_a_topic_of_many_partitions_comes_back_in_changes_of_bounded_size() -> None:
+    state, count = ClusterState(), 400
+    topic = replace(TOPIC, partitions=count)
+    state.apply(tier_import.begin_import(state, topic, nodes=1))
+    state.apply(tier_import.raise_counters(state, count, 1000))
+    for at in range(1, count + 1, 100):
+        some = [segment(each, 0, 5, partition=each - 1) for each in range(at, at + 100)]
+        state.apply(tier_import.add_segments(state, TOPIC.topic_id, some))
+    sizes = []
+    while (change := tier_import.missing_records(state, TOPIC.topic_id, ())).puts:
+        sizes.append(len(change.puts))
+        state.apply(change)
+    assert len(state.partitions) == count and len(sizes) > 1
+    assert max(sizes) <= RECORDS_PER_CHANGE + 3
+    assert next_of(state, "segment_id").next_value == 2 * count + 1
 
 
 def test_an_import_is_no_deleted_topic() -> None:
@@ -293,7 +330,7 @@ def test_the_table_of_an_empty_partition_goes_on_behind_its_revision() -> None:
     finish(state, (7, 3))
     empty, other = (state.partitions[TOPIC.topic_id, number] for number in (0, 1))
     assert (empty.table_revision, empty.tier_revision) == (7, 7)
-    assert (empty.log_start_offset, empty.next_base_offset) == (0, 0)
+    assert (empty.log_start_offset, empty.next_base_offset) == (OFFSETS_LEFT_OUT,) * 2
     assert (other.table_revision, other.tier_revision) == (3, 4)
     [after] = next_revision(state, (TOPIC.topic_id, 0))
     assert after.tier_revision == 8

@@ -71,6 +71,7 @@ def test_a_document_has_what_is_documented_and_nothing_raw() -> None:
         "lossy_segments": 0,
         "tiered_segments": 0,
         "remote_only_segments": 0,
+        "left_out": [],
     }
     assert (second["leader"], second["isr"], second["epoch"]) == (None, [], None)
     assert (found["deleted_at"], found["grace_left_ms"], found["holds"]) == (None, None, [])

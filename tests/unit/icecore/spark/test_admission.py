@@ -1,11 +1,13 @@
 """A micro-batch takes a part of the waiting records: within its limits, fairly, and never
 nothing."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icecore.model import OFFSETS_LEFT_OUT
 from icecore.spark.admission import Limits, admitted, by_records
-from icecore.spark.plan import PartitionSnapshot, SegmentSpan, Snapshot
+from icecore.spark.plan import PartitionSnapshot, SegmentSpan, Snapshot, ranges
 
 
 def topic(*partitions: list[tuple[int, int]]) -> Snapshot:
@@ -27,11 +29,62 @@ def topic(*partitions: list[tuple[int, int]]) -> Snapshot:
 def test_records(partitions: list[tuple[int, int]], limit: int) -> None:
     starts = {number: start for number, (start, _) in enumerate(partitions)}
     ends = {number: start + count for number, (start, count) in enumerate(partitions)}
-    found = by_records(starts, ends, limit)
+    found = by_records(without_segments(ends), starts, ends, limit)
     assert sum(found.values()) - sum(starts.values()) == min(
         limit, sum(ends.values()) - sum(starts.values())
     )
     assert all(starts[n] <= end <= ends[n] for n, end in found.items())
+
+
+def without_segments(ends: dict[int, int], *left_out: tuple[int, int]) -> Snapshot:
+    found = {number: PartitionSnapshot(0, end, (), left_out) for number, end in ends.items()}
+    return Snapshot("t", b"", found)
+
+
+HOLE = (100, 100 + OFFSETS_LEFT_OUT)
+BEHIND = HOLE[1]
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "end"),
+    [
+        (40, 50, 90),
+        (40, 60, 100),
+        (40, 61, BEHIND + 1),
+        (100, 5, BEHIND + 5),
+        (BEHIND - 7, 5, BEHIND + 5),
+        (BEHIND, 5, BEHIND + 5),
+        (40, 1000, BEHIND + 9),
+    ],
+)
+def test_offsets_that_were_left_out_are_no_records(start: int, limit: int, end: int) -> None:
+    snapshot = without_segments({0: BEHIND + 9}, HOLE)
+    assert by_records(snapshot, {0: start}, {0: BEHIND + 9}, limit) == {0: end}
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=8),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.integers(1, 30),
+    st.integers(1, 9),
+)
+def test_steps_over_holes_read_each_record_once(
+    edges: list[int], start: int, count: int, limit: int, tasks: int
+) -> None:
+    """However it is cut into micro-batches, and these into tasks."""
+    marks = sorted(set(edges))
+    holes = tuple(zip(marks[::2], marks[1::2], strict=False))
+    end, at, read = start + count, start, list[int]()
+    snapshot = without_segments({0: end}, *holes)
+    while at < end:
+        until = by_records(snapshot, {0: at}, {0: end}, limit)[0]
+        planned = ranges(snapshot, {0: at}, {0: until}, tasks)
+        taken = [n for each in planned for n in range(each.start_offset, each.end_offset)]
+        assert until > at and len(taken) <= limit
+        read += taken
+        at = until
+    assert read == [n for n in range(start, end) if not any(a <= n < b for a, b in holes)]
 
 
 def ends_of(snapshot: Snapshot) -> dict[int, int]:

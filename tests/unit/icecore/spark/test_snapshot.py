@@ -44,7 +44,7 @@ class Growing:
         return {0: SimpleNamespace(offset=offset)}
 
     def describe_topics(self, _: object) -> Any:
-        partition = SimpleNamespace(partition=0, length_bytes=150)
+        partition = SimpleNamespace(partition=0, length_bytes=150, left_out=((3, 5),))
         return [SimpleNamespace(topic_id=b"t" * 16, partitions=[partition])]
 
     def list_segments(self, _: str) -> list[Segment]:
@@ -67,6 +67,7 @@ def test_a_tail_ends_at_the_high_watermark_of_the_snapshot() -> None:
     assert (found.log_start_offset, found.high_watermark) == (0, 14)
     assert [(each.base_offset, each.end_offset) for each in found.segments] == [(0, 10), (10, 14)]
     assert [each.length_bytes for each in found.segments] == [100, 50]
+    assert found.spans(0, 14) == [(0, 3), (5, 14)] and found.records(0, 14) == 12
 
 
 def test_a_record_behind_the_snapshot_begins_no_read() -> None:

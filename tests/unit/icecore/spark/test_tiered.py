@@ -35,7 +35,9 @@ def test_each_offset_is_on_one_side(
         starts[number], ends[number] = sorted((data.draw(bounds), data.draw(bounds)))
     found = divided(TOPIC_ID, data.draw(st.permutations(copies)), starts, ends)
     taken = Snapshot("t", TOPIC_ID, spanned(found.rest))
-    tasks = ranges_within(taken, within(found.rest, starts, ends), data.draw(st.integers(0, 9)))
+    tasks = ranges_within(
+        taken, within(taken, found.rest, starts, ends), data.draw(st.integers(0, 9))
+    )
     by_key = {each.base_offset: each for each in copies}
     for number in starts:
         read = [n for one in tasks if one.partition == number for n in _offsets(one)]

@@ -11,9 +11,9 @@ from icecore.model import Segment, SegmentState
 from icecore.spark.jobs.reconcile import (
     BLOCK,
     differing,
-    lost_spans,
     miscounted,
     problems_of,
+    skipped_spans,
     tiered_spans,
 )
 from icecore.spark.plan import PartitionSnapshot, SegmentSpan, Snapshot
@@ -23,7 +23,8 @@ TOPIC_ID = b"t" * 16
 
 def segment(number: int, base: int, end: int, **given: Any) -> Segment:
     is_sealed = end >= 0
-    kept = {"replicas": (1,), "full_digest": b"d" if is_sealed else b""} | given
+    digest = b"d" if is_sealed else b""
+    kept = {"replicas": (1,), "full_digest": digest, "seal_digest": digest} | given
     state = SegmentState.SEALED if is_sealed else SegmentState.ACTIVE
     return Segment(number, TOPIC_ID, "t", 0, state, 1, base_offset=base, end_offset=end, **kept)  # type: ignore[arg-type]
 
@@ -33,6 +34,12 @@ def snapshot(start: int, end: int, spans: Sequence[SegmentSpan] = ()) -> Snapsho
 
 
 GOOD = [segment(1, 0, 10), segment(2, 10, 30), segment(3, 30, -1)]
+
+
+def test_nothing_is_wrong_where_offsets_were_left_out() -> None:
+    hole = segment(2, 10, 30, replicas=(), full_digest=b"", seal_digest=b"")
+    assert not list(problems_of(snapshot(0, 40), [GOOD[0], hole, GOOD[2]]))
+    assert skipped_spans([hole]) == {0: [(10, 30)]}
 
 
 def test_nothing_is_wrong() -> None:
@@ -90,7 +97,7 @@ def test_counts() -> None:
     first, second = range(BLOCK), range(BLOCK, end)
     assert not list(miscounted(counted(first, second), snapshot(0, end), {}))
     assert not list(miscounted(counted(first[7:], second), snapshot(7, end), {}))
-    lost = lost_spans([segment(1, 10, 30, replicas=(), lossy=True)])
+    lost = skipped_spans([segment(1, 10, 30, replicas=(), lossy=True)])
     kept = [*first[:10], *first[30:]]
     assert not list(miscounted(counted(kept, second), snapshot(0, end), lost))
     (missing,) = miscounted(counted(first, second[:-1]), snapshot(0, end), {})
