@@ -109,6 +109,9 @@ class TierTopicRecord:
     topic_id: bytes
     is_swept: bool = False
     """The topic is gone, and its prefix was emptied once."""
+    gone_version: int = 0
+    """The topic is deleted for good, and settings of this version are to say so in object storage;
+    0 = they say it, or need not."""
     version: int = 0
 
     @property

@@ -151,6 +151,10 @@ def restore(
     skip_gaps: Annotated[
         bool, typer.Option("--skip-gaps", help="Begin behind the last hole of a partition.")
     ] = False,
+    with_deleted: Annotated[
+        bool,
+        typer.Option("--with-deleted", help="Deleted topics, too; or name one by its UUID."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
@@ -165,29 +169,43 @@ def restore(
 ) -> None:
     """Rebuild topics from a bucket alone, in a new cluster.
 
-    What was tiered comes back, readable from object storage; what was not is lost. The bucket must
-    belong to this cluster: --take-over gives it to it. Two clusters in one bucket would delete
-    each other's objects, so the old one must never run again.
+    What was tiered comes back, readable from object storage; what was not is lost. Deleted topics
+    and records stay deleted. The bucket must belong to this cluster: --take-over gives it to it.
+    Two clusters in one bucket would delete each other's objects, so the old one must never run
+    again.
     """
     session = session_of(context)
     arguments = [*_topics(topic), *_where(region, endpoint)]
     arguments += ["--partitions", str(partitions), *["--skip-gaps"] * skip_gaps]
+    arguments += ["--with-deleted"] * with_deleted
     found = _run(session, ["plan", url, *arguments])
     problems = [f"{each['topic']}: {what}" for each in found["topics"] for what in each["problems"]]
+    left = _left_out(found)
     if dry_run:
         _show_plan(session, found, problems)
+        for line in left:
+            session.output.note(line)
         if problems:
             raise typer.Exit(1)
         return
     if problems or not found["topics"]:
-        raise ConflictError("; ".join(problems[:5]) or f"no topic is in {url}")
+        raise ConflictError("; ".join(problems[:5] or left[:5]) or f"no topic is in {url}")
     _claim(session, url, found, _where(region, endpoint), is_meant=take_over, yes=yes)
+    for line in left:
+        session.output.note(line)
     for each in found["topics"]:
-        for line in each["left_out"]:
-            session.output.note(line)
         _import(session, each, _settings(session, each, partitions, replication_factor))
         count = len(each["segments"])
         session.output.note(f"topic {each['topic']} is back with {count} segments")
+
+
+def _left_out(found: dict[str, Any]) -> list[str]:
+    """Return what the plan leaves out: topics, and parts of those that come back."""
+    topics = [
+        f"topic {each['topic']} ({each['topic_id']}) is left out: {each['why']}"
+        for each in found["left_out"]
+    ]
+    return [*topics, *(line for each in found["topics"] for line in each["left_out"])]
 
 
 def _import(session: CommandSession, plan: dict[str, Any], settings: TopicSettings) -> None:

@@ -1620,6 +1620,7 @@ class ImportTieredRequest(_message.Message):
     LAST_FIELD_NUMBER: _builtins.int
     TABLE_REVISIONS_FIELD_NUMBER: _builtins.int
     PARTITION_COUNTS_FIELD_NUMBER: _builtins.int
+    LOG_STARTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     topic_id: _builtins.bytes
     segment_ids_max: _builtins.int
@@ -1644,6 +1645,10 @@ class ImportTieredRequest(_message.Message):
     def partition_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """all that it has had, oldest first; empty = not known"""
 
+    @_builtins.property
+    def log_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by partition; 0 = where its first segment begins"""
+
     def __init__(
         self,
         *,
@@ -1656,10 +1661,11 @@ class ImportTieredRequest(_message.Message):
         last: _builtins.bool = ...,
         table_revisions: _abc.Iterable[_builtins.int] | None = ...,
         partition_counts: _abc.Iterable[_builtins.int] | None = ...,
+        log_starts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "last", b"last", "name", b"name", "partition_counts", b"partition_counts", "segment_ids_max", b"segment_ids_max", "segments", b"segments", "settings", b"settings", "table_revisions", b"table_revisions", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "last", b"last", "log_starts", b"log_starts", "name", b"name", "partition_counts", b"partition_counts", "segment_ids_max", b"segment_ids_max", "segments", b"segments", "settings", b"settings", "table_revisions", b"table_revisions", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

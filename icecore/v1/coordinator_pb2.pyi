@@ -2138,6 +2138,8 @@ class PartitionTable(_message.Message):
     TOPIC_SETTINGS_FIELD_NUMBER: _builtins.int
     SETTINGS_VERSION_FIELD_NUMBER: _builtins.int
     PARTITION_COUNTS_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    LOG_STARTS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     topic: _builtins.str
     partition: _builtins.int
@@ -2145,12 +2147,20 @@ class PartitionTable(_message.Message):
     topic_settings: _builtins.str
     """TopicSettings as JSON, to lie beside the table; empty = not said"""
     settings_version: _builtins.int
-    """how often they were altered"""
+    """How often they were altered, the topic was deleted or undeleted, or a log start moved to where no
+    copy begins.
+    """
+    deleted: _builtins.bool
+    """the topic is, and may come back; absent = not said"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]: ...
     @_builtins.property
     def partition_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """all that the topic has had, oldest first; 0 = not known"""
+
+    @_builtins.property
+    def log_starts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by partition; missing ones are 0"""
 
     def __init__(
         self,
@@ -2163,12 +2173,16 @@ class PartitionTable(_message.Message):
         topic_settings: _builtins.str = ...,
         settings_version: _builtins.int = ...,
         partition_counts: _abc.Iterable[_builtins.int] | None = ...,
+        deleted: _builtins.bool | None = ...,
+        log_starts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deleted", b"_deleted", "deleted", b"deleted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "partition_counts", b"partition_counts", "revision", b"revision", "segments", b"segments", "settings_version", b"settings_version", "topic", b"topic", "topic_id", b"topic_id", "topic_settings", b"topic_settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deleted", b"_deleted", "deleted", b"deleted", "log_starts", b"log_starts", "partition", b"partition", "partition_counts", b"partition_counts", "revision", b"revision", "segments", b"segments", "settings_version", b"settings_version", "topic", b"topic", "topic_id", b"topic_id", "topic_settings", b"topic_settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__deleted: _TypeAlias = _typing.Literal["deleted"]  # noqa: Y015
+    _WhichOneofArgType__deleted: _TypeAlias = _typing.Literal["_deleted", b"_deleted"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deleted) -> _WhichOneofReturnType__deleted | None: ...
 
 Global___PartitionTable: _TypeAlias = PartitionTable  # noqa: Y015
 
@@ -2253,6 +2267,7 @@ class SweepRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     GONE_TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    TO_MARK_FIELD_NUMBER: _builtins.int
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
@@ -2267,6 +2282,10 @@ class SweepRequest(_message.Message):
     def gone_topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """of topics that are gone for good: their tables go, too"""
 
+    @_builtins.property
+    def to_mark(self) -> _containers.RepeatedCompositeFieldContainer[Global___GoneTopic]:
+        """stored settings of these are to say that they are deleted"""
+
     def __init__(
         self,
         *,
@@ -2276,15 +2295,41 @@ class SweepRequest(_message.Message):
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
         gone_topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        to_mark: _abc.Iterable[Global___GoneTopic] | None = ...,
         metadata_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "gone_topic_ids", b"gone_topic_ids", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "to_mark", b"to_mark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SweepRequest: _TypeAlias = SweepRequest  # noqa: Y015
+
+@_typing.final
+class GoneTopic(_message.Message):
+    """A topic that is deleted for good, whose objects wait for readers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    SETTINGS_VERSION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    settings_version: _builtins.int
+    """as in PartitionTable"""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        settings_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settings_version", b"settings_version", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GoneTopic: _TypeAlias = GoneTopic  # noqa: Y015
 
 @_typing.final
 class ClosedAttempt(_message.Message):
@@ -2329,6 +2374,7 @@ class SweepResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     TOPIC_ERRORS_FIELD_NUMBER: _builtins.int
+    MARK_ERRORS_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     store_id: _builtins.bytes
@@ -2341,17 +2387,22 @@ class SweepResponse(_message.Message):
     def topic_errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
         """of the topics, same order"""
 
+    @_builtins.property
+    def mark_errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
+        """of those to mark, same order"""
+
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
         topic_errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        mark_errors: _abc.Iterable[_common_pb2.Error] | None = ...,
         store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "store_id", b"store_id", "topic_errors", b"topic_errors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "mark_errors", b"mark_errors", "store_id", b"store_id", "topic_errors", b"topic_errors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

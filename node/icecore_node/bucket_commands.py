@@ -24,6 +24,7 @@ try:
     from icecore_node.remote.verify.bucket import Bucket, CountingStore, TopicObjects, read_bucket
     from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
     from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
+    from icecore_node.remote.verify.restore_choice import choose_topics
     from icecore_node.remote.verify.restore_plan import plan_of
     from icecore_node.remote.verify.table_look import TableLook, look_at_table, take_over_table
 except ImportError as missing:
@@ -81,13 +82,21 @@ class BucketCommands:
         }
 
     async def plan(self) -> dict[str, Any]:
-        """See ``plan_of``. New numbers must be above those of topics that are not asked for."""
+        """See ``plan_of`` and ``choose_topics``. New numbers must be above those of topics that are
+        not asked for."""
         bucket = await self._bucket(counts_all=True)
         plans = [
-            plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps)
+            (topic, plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps))
             for topic, table in await self._chosen(bucket)
         ]
-        return {**self._about(bucket), "topics": [asdict(each) for each in plans]}
+        chosen, left = choose_topics(
+            plans, self._given.topic, with_deleted=self._given.with_deleted
+        )
+        return {
+            **self._about(bucket),
+            "topics": [asdict(each) for each in chosen],
+            "left_out": [asdict(each) for each in left],
+        }
 
     async def take_over(self) -> dict[str, Any]:
         """See ``bucket_acts.take_over``. The marker first: then the old cluster commits no more."""
@@ -226,6 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--progress", action="store_true", help="tell on stderr")
         each.add_argument("--published", action="store_true", help="what metadata say is on stdin")
         each.add_argument("--skip-gaps", action="store_true", help="begin behind the last hole")
+        each.add_argument("--with-deleted", action="store_true", help="deleted topics, too")
         each.add_argument("--partitions", type=int, default=0, help="how many a topic had")
         each.add_argument("--cluster", default="", help="who takes it over")
         each.add_argument("--old", default="", help="whose it is thought to be")

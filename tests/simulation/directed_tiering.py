@@ -119,13 +119,42 @@ async def tables_go_back(scene: Scene, fault: Fault) -> None:
     await asyncio.sleep(PATIENCE_S)
 
 
+def deletions_are_told_plan(seed: int) -> Plan:
+    """Little traffic beside it; nodes have an object store."""
+    return plan("deletions_are_told", producers=1, has_store=True)
+
+
+async def deletions_are_told(scene: Scene, fault: Fault) -> None:
+    """Records are deleted all the time, and twice the topic; each time the store is away, and the
+    coordinator or all nodes die before the bucket can say it. The topic comes back when it does."""
+    world, faults = scene.world, scene.world.bucket.faults
+    topic = TieredTopic(world, scene.plan, "tiered", deletes_by_hand=True)
+    world.fleeting.append(topic)
+    await topic.live()
+    leader, followers = await roles(world)
+    for victims in ([COORDINATOR], [leader, *followers]):
+        await asyncio.sleep(PATIENCE_S)
+        faults.refused, faults.lost_answers, faults.untrue_puts = 5, 2, 2
+        topic_id = await topic.delete()
+        await asyncio.sleep(world.rng.choice([0.0, 0.05, 0.3]))
+        for name in victims:
+            world.kill(name)
+        await asyncio.sleep(0.3)
+        for name in victims:
+            world.start(name)
+        await topic.undelete(topic_id)
+    await asyncio.sleep(PATIENCE_S)
+
+
 PLANS: dict[str, Callable[[int], Plan]] = {
     "tables_go_back": tables_go_back_plan,
     "segments_are_tiered": segments_are_tiered_plan,
     "bucket_emptied": bucket_emptied_plan,
+    "deletions_are_told": deletions_are_told_plan,
 }
 KINDS = (
     Kind("segments_are_tiered", segments_are_tiered),
     Kind("bucket_emptied", bucket_emptied),
     Kind("tables_go_back", tables_go_back),
+    Kind("deletions_are_told", deletions_are_told),
 )

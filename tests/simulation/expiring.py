@@ -43,6 +43,7 @@ class ExpiringTopic:
         plan: Of the world.
         name: Of the topic.
         settings: What it gives up, and when; drawn without.
+        deletes_by_hand: Whether somebody deletes records; drawn where settings are.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class ExpiringTopic:
         plan: Plan,
         name: str,
         settings: Mapping[str, Any] | None = None,
+        *,
+        deletes_by_hand: bool = False,
     ) -> None:
         self._world = world
         self._plan = plan
@@ -58,6 +61,7 @@ class ExpiringTopic:
         self._rng = random.Random(f"{name} {world.seed}")
         self._hand_rng = random.Random(f"{name} by hand {world.seed}")
         self._settings = settings
+        self._deletes_by_hand = deletes_by_hand
         self._produces: list[Produce] = []
         self._sessions: list[tuple[Consumer, list[int]]] = []
         """Each consumer, and the offsets that it was given."""
@@ -88,7 +92,8 @@ class ExpiringTopic:
         )
         self._tasks.append(process.spawn(self._produce(producer)))
         self._tasks.append(asyncio.create_task(self._read_on()))
-        if self._settings is None and self._hand_rng.random() < 0.5:
+        is_drawn = self._settings is None and self._hand_rng.random() < 0.5
+        if is_drawn or self._deletes_by_hand:
             self._tasks.append(self._admin[0].spawn(self._delete_by_hand()))
 
     def _draw_settings(self) -> dict[str, Any]:

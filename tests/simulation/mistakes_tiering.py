@@ -7,10 +7,22 @@ from typing import Any
 
 from icecore.model import NodeId, SegmentId
 from icecore.tier_records import NO_ATTEMPT, ClosedAttempt, TierState, closed
-from icecore_coordinator.decisions import local_copies, tier_merging, tiering
+from icecore_coordinator.decisions import (
+    local_copies,
+    retention,
+    tier_merging,
+    tiering,
+    topic_deletion,
+)
 from icecore_coordinator.decisions.tiering import Sweeping
 from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
-from icecore_coordinator.state.records import Change, PartitionKey
+from icecore_coordinator.state.records import (
+    Change,
+    PartitionKey,
+    PartitionRecord,
+    TopicRecord,
+    updated,
+)
 from icecore_coordinator.work.remote import merging, tier_sweeping, uploads
 from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
 from icecore_coordinator.work.remote.tier_tables import TableScheduler
@@ -64,6 +76,26 @@ def tables_are_believed() -> Mistake:
         return iter(())
 
     return patch(TableScheduler, "_unchecked", wrong)
+
+
+def deletions_are_kept_quiet() -> Mistake:
+    """R99: a deletion makes no order due, so the bucket hears of it with the next one."""
+
+    def wrong(state: ClusterState, topic: TopicRecord, **changes: Any) -> Change:
+        return Change((updated(topic, **changes),))
+
+    return patch(topic_deletion, "altered", wrong)
+
+
+def starts_are_kept_quiet() -> Mistake:
+    """R99: a log start is nobody's business but that of nodes."""
+
+    def wrong(_: ClusterState, partition: PartitionRecord, offset: int, __: int) -> Change:
+        if offset <= partition.log_start_offset:
+            return Change()
+        return Change((updated(partition, log_start_offset=offset),))
+
+    return patch(retention, "_moved", wrong)
 
 
 def current_attempt_is_swept() -> Mistake:

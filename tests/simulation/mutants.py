@@ -128,6 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(tiering.copies_leave_first, "segments_are_tiered"),
     Mutant(tiering.metadata_are_believed, "bucket_emptied"),
     Mutant(tiering.tables_are_believed, "tables_go_back"),
+    Mutant(tiering.deletions_are_kept_quiet, "deletions_are_told"),
+    Mutant(tiering.starts_are_kept_quiet, "deletions_are_told"),
     Mutant(tiering.current_attempt_is_swept, "segments_are_tiered", 2),
     Mutant(tiering.closed_attempt_is_forgotten, "segments_are_tiered"),
     Mutant(tiering.sources_go_first, "segments_are_tiered"),

@@ -9,14 +9,14 @@ is left of uploads that failed, were overtaken, or belonged to segments that are
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from icecore.client.admin.admin import Admin
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import SegmentId
 from icecore.tier_records import TierRecord, TierState, topic_folder
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, stored_version
 from icecore_node.remote.format.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
@@ -51,6 +51,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+async def _persist(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Call until it succeeds, or an earlier call has."""
+    while True:
+        try:
+            await call()
+        except UnknownTopicError:
+            return  # it is deleted, or not deleted, already
+        except IcecoreError:
+            await asyncio.sleep(0.2)
+        else:
+            return
+
+
 class _Here:
     """Runs what decodes where it is called."""
 
@@ -68,6 +81,7 @@ class TieredTopic:
         settings: Besides ``SETTINGS``.
         merges: Whether segments are merged.
         loses_table: Whether the table is lost in the end, before it is judged.
+        deletes_by_hand: Whether somebody deletes records.
     """
 
     def __init__(
@@ -79,14 +93,19 @@ class TieredTopic:
         *,
         merges: bool = True,
         loses_table: bool = False,
+        deletes_by_hand: bool = False,
     ) -> None:
         self._world = world
         self.name = name
-        self._inner = ExpiringTopic(world, plan, name, {**SETTINGS, **(settings or {})})
+        given = {**SETTINGS, **(settings or {})}
+        self._inner = ExpiringTopic(world, plan, name, given, deletes_by_hand=deletes_by_hand)
         self._rng = random.Random(f"merges of {name} {world.seed}")
         self._merges = merges
         self._loses_table = loses_table
         self._merging: asyncio.Task[None] | None = None
+        self._deletions = 0
+        self._untold: list[str] = []
+        """Deletions that the bucket did not say in time."""
         self._lost: dict[SegmentId, None] = {}
         """Segments whose objects vanished while nodes had copies."""
         keep_s = timing(plan.knobs).tier_closed_keep_ms / 1000
@@ -101,10 +120,34 @@ class TieredTopic:
         await self._inner.live()
         if not self._merges:
             return
-        process, net, clock, rng = self._world.client(f"merger of {self.name}")
-        address = coordinator_address(COORDINATOR)
-        admin = Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
+        process, admin = self._open_admin("merger")
         self._merging = process.spawn(self._merge_now_and_then(admin))
+
+    def _open_admin(self, who: str) -> tuple[Any, Admin]:
+        process, net, clock, rng = self._world.client(f"{who} of {self.name}")
+        address = coordinator_address(COORDINATOR)
+        return process, Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
+
+    async def delete(self) -> bytes:
+        """Delete the topic, whatever fails meanwhile: its id."""
+        self._deletions += 1
+        process, admin = self._open_admin(f"deleter {self._deletions}")
+        topic_id = self._topic_id()
+        await process.spawn(_persist(lambda: admin.delete_topic(topic_id=topic_id)))
+        self._world.count_fault("topic_deleted")
+        return topic_id
+
+    async def undelete(self, topic_id: bytes) -> None:
+        """Bring it back, once the bucket says that it is deleted."""
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while not self._stored(topic_id).get("is_deleted"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            self._untold.append(f"the bucket does not say that {self.name} is deleted")
+        process, admin = self._open_admin(f"undeleter {self._deletions}")
+        await process.spawn(_persist(lambda: admin.undelete_topic(topic_id=topic_id)))
+        self._world.count_fault("topic_undeleted")
 
     def lose_objects(self, young_ms: int) -> int:
         """Remove for good all objects of what was published so lately that nodes have it, too, and
@@ -167,7 +210,7 @@ class TieredTopic:
             self._world.count_fault(f"{STORE}{kind}")
         if self._merging is not None:
             self._merging.cancel()
-        problems = await self._inner.finish(observer)
+        problems = [*self._untold, *await self._inner.finish(observer)]
         if unsettled := await self._settle():
             return [*problems, f"object storage of {self.name}: {unsettled}"]
         if self._loses_table:
@@ -255,15 +298,38 @@ class TieredTopic:
 
     def _wrong_settings(self, tiers: list[TierRecord]) -> list[str]:
         """A restore would find the last alteration."""
-        topic, folder = self._state().topic(self.name), topic_folder(self._topic_id()) + "/"
-        objects = self._world.bucket.objects
+        found, topic = self._stored(self._topic_id()), self._state().topic(self.name)
+        if not found:
+            return [f"no settings of {self.name} are in the bucket"] if tiers else []
+        version, wanted = found["settings_version"], stored_version(self._state(), topic)
+        if version == wanted and not found["is_deleted"] and found["name"] == self.name:
+            return self._wrong_starts(tiers, found["log_starts"])
+        return [f"settings {version} of {self.name} count, not {wanted}: {found}"]
+
+    def _stored(self, topic_id: bytes) -> dict[str, Any]:
+        """Return the settings that count; empty = there are none."""
+        objects, folder = self._world.bucket.objects, topic_folder(topic_id) + "/"
         keys = [each for each in objects if SETTINGS_PATH.fullmatch(each.removeprefix(folder))]
         for key in sorted(keys, reverse=True):
             try:
-                version = parse_settings(objects[key], topic.topic_id)["settings_version"]
+                return parse_settings(objects[key], topic_id)
             except TieredDamageError:
                 continue  # what was put untruly is put again
-            if version == topic.settings_version:
-                return []
-            return [f"settings {version} of {self.name} count, not {topic.settings_version}"]
-        return [f"no settings of {self.name} are in the bucket"] if tiers else []
+        return {}
+
+    def _wrong_starts(self, tiers: list[TierRecord], stored: list[int]) -> list[str]:
+        """A restore would begin each log where it begins (R99): at its first copy, or higher where
+        the settings say so."""
+        problems, state = list[str](), self._state()
+        for partition in state.partitions_of(state.topic(self.name)):
+            number, start = partition.partition, partition.log_start_offset
+            bases = [each.base_offset for each in tiers if each.partition == number]
+            told = stored[number] if number < len(stored) else 0
+            if told > 0:
+                self._world.count_fault("starts_told")
+            if bases and max(told, min(bases)) != start:
+                problems.append(
+                    f"a restore of {self.name} begins partition {number} at {told} or "
+                    f"{min(bases)}, its log starts at {start}"
+                )
+        return problems

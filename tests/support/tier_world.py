@@ -139,6 +139,7 @@ class TierWorld:
             return pb.SweepResponse(
                 errors=[told or empty for _ in request.attempts],
                 topic_errors=[told or empty for _ in request.gone_topic_ids],
+                mark_errors=[told or empty for _ in request.to_mark],
             )
         if isinstance(request, pb.VerifyCopiesRequest):
             empty = pb.VerifyCopiesResponse().errors.add()

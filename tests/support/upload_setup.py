@@ -268,6 +268,8 @@ class UploadNode(QueryNode):
             topic_settings=settings.text,
             settings_version=settings.version,
             partition_counts=settings.partition_counts,
+            deleted=settings.is_deleted,
+            log_starts=settings.log_starts,
         )
         request = pb.CommitTablesRequest(**self._head(changes), partitions=[table])
         answer = await self.service.commit_tables(request.SerializeToString(), CALL)
@@ -297,9 +299,13 @@ class UploadNode(QueryNode):
         return pb.VerifyCopiesResponse.FromString(answer)
 
     async def sweep(
-        self, names: list[CopyName], topics: list[bytes] | None = None, **changes: Any
+        self,
+        names: list[CopyName],
+        topics: list[bytes] | None = None,
+        to_mark: Sequence[tuple[bytes, int]] = (),
+        **changes: Any,
     ) -> pb.SweepResponse:
-        """Closed attempts, and topics that are gone."""
+        """Closed attempts, topics that are gone, and those that are to be marked: id, version."""
         attempts = [
             pb.ClosedAttempt(
                 topic_id=each.topic_id,
@@ -312,7 +318,10 @@ class UploadNode(QueryNode):
             for each in names
         ]
         request = pb.SweepRequest(
-            **self._head(changes), attempts=attempts, gone_topic_ids=topics or []
+            **self._head(changes),
+            attempts=attempts,
+            gone_topic_ids=topics or [],
+            to_mark=[pb.GoneTopic(topic_id=each, settings_version=v) for each, v in to_mark],
         )
         answer = await self.service.sweep(request.SerializeToString(), CALL)
         return pb.SweepResponse.FromString(answer)

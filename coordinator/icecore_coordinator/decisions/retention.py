@@ -8,7 +8,7 @@ makes it older (R73).
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from icecore.errors import OffsetOutOfRangeError, UnknownTopicError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
@@ -17,8 +17,10 @@ from icecore_coordinator.state.cluster_state import (
     ClusterState,
     drop_tiered,
     is_below_start,
+    is_published,
     live_topics,
     records_per_drop,
+    segments_from,
 )
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
@@ -111,7 +113,9 @@ def retain(state: ClusterState, key: PartitionKey, tail: TailNews) -> Change:
     """Move the log start behind what is expired."""
     start = verdict(state, key, tail).start_offset
     partition = state.partitions.get(key)
-    return Change() if partition is None else _moved(partition, start, partition.next_base_offset)
+    if partition is None:
+        return Change()
+    return _moved(state, partition, start, partition.next_base_offset)
 
 
 def move_log_start(
@@ -141,15 +145,29 @@ def move_log_start(
             log_start_offset=start,
             high_watermark=end,
         )
-    return _moved(partition, offset, end)
+    return _moved(state, partition, offset, end)
 
 
-def _moved(partition: PartitionRecord, offset: int, high_watermark: int) -> Change:
-    """The log start only grows, and never passes the high watermark (I19)."""
+def _moved(
+    state: ClusterState, partition: PartitionRecord, offset: int, high_watermark: int
+) -> Change:
+    """The log start only grows, and never passes the high watermark (I19). Where no published copy
+    begins there, object storage has to be told (R99); else its first copy says it. Between segments
+    the order tells it that takes the ones below out of the table."""
     assert offset <= max(high_watermark, partition.log_start_offset), (partition, offset)
     if offset <= partition.log_start_offset:
         return Change()
-    return Change((updated(partition, log_start_offset=offset),))
+    moved = updated(partition, log_start_offset=offset)
+    first = next(segments_from(state, partition.partition_key, offset), None)
+    is_between = first is not None and first.segment.base_offset == offset
+    is_implied = is_between and first is not None and is_published(state, first)
+    if partition.topic_id in state.tiers.topics and not is_implied:
+        moved = replace(
+            moved,
+            start_version=partition.start_version + 1,
+            tier_revision=partition.tier_revision + (not is_between),
+        )
+    return Change((moved,))
 
 
 def below_start(state: ClusterState, key: PartitionKey, start: int) -> list[SegmentRecord]:
@@ -252,4 +270,4 @@ def sacrifice(state: ClusterState, given: Sacrifice) -> Change:
         return Change()
     if not topic.is_live or topic.retention.on_full != DELETE_OLDEST:
         return Change()
-    return _moved(partition, given.offset, partition.next_base_offset)
+    return _moved(state, partition, given.offset, partition.next_base_offset)

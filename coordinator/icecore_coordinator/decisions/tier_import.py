@@ -62,6 +62,9 @@ class ImportedTopic:
     tiering: Tiering
     partition_counts: tuple[int, ...] = ()
     """All numbers of partitions that it has had, oldest first; empty = not known."""
+    log_starts: tuple[int, ...] = ()
+    """By partition: where its log starts at least; missing ones are 0. It starts where its first
+    segment begins, if that is higher."""
 
     @property
     def known_counts(self) -> tuple[int, ...]:
@@ -117,6 +120,8 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
     """
     if len(topic.topic_id) != TOPIC_ID_BYTES:
         raise InvalidRequestError(f"the id of a topic has {TOPIC_ID_BYTES} bytes")
+    if any(not 0 <= each < COUNTER_MAX for each in topic.log_starts):
+        raise InvalidRequestError("a log starts at an offset that no partition can have")
     check_topic_name(topic.name)
     check_free(state, topic.name)
     found = state.topics.get(topic.topic_id)
@@ -192,7 +197,11 @@ def _importing(state: ClusterState, topic_id: bytes) -> TopicRecord:
 
 def _of_topic(state: ClusterState, topic_id: bytes) -> tuple[TierTopicRecord, ...]:
     known = state.tiers.topics.get(topic_id)
-    return () if known is not None else (TierTopicRecord(topic_id, version=1),)
+    if known is None:
+        return (TierTopicRecord(topic_id, version=1),)
+    # An earlier topic with this id is still being swept, or to be marked as deleted.
+    is_gone = known.is_swept or known.gone_version
+    return (updated(known, is_swept=False, gone_version=0),) if is_gone else ()
 
 
 def raise_counters(state: ClusterState, segment_ids_max: int, attempts_max: int) -> Change:
@@ -310,7 +319,12 @@ def _is_same(state: ClusterState, known: SegmentRecord, each: ImportedSegment) -
     )
 
 
-def missing_records(state: ClusterState, topic_id: bytes, table_revisions: Sequence[int]) -> Change:
+def missing_records(
+    state: ClusterState,
+    topic_id: bytes,
+    table_revisions: Sequence[int],
+    log_starts: Sequence[int] = (),
+) -> Change:
     """Records of the next partitions whose segments have all come, or that have none; nothing when
     all are there. Each goes on above all offsets that anybody may have read (R96).
 
@@ -318,6 +332,7 @@ def missing_records(state: ClusterState, topic_id: bytes, table_revisions: Seque
         state: The cluster.
         topic_id: Of the topic.
         table_revisions: By partition: what its table was last brought to. It takes no lower one.
+        log_starts: By partition: where its log starts at least.
 
     Raises:
         ConflictError: it is not being imported (any more).
@@ -333,15 +348,16 @@ def missing_records(state: ClusterState, topic_id: bytes, table_revisions: Seque
         ids = state.segments_of_partition.get((topic_id, number), {})
         segments = sorted((state.segments[each] for each in ids), key=_base_offset)
         known = table_revisions[number] if number < len(table_revisions) else 0
+        start = log_starts[number] if number < len(log_starts) else 0
         if not segments:
-            found.append(_empty_partition(topic_id, number, known))
+            found.append(_empty_partition(topic_id, number, known, start))
             continue
         skipped = [
             skipped_segment(last, SegmentId(next_id + at), span, is_lost=False)
-            for at, (last, span) in enumerate(_left_out(number, segments))
+            for at, (last, span) in enumerate(_left_out(number, segments, start))
         ]
         next_id = SegmentId(next_id + len(skipped))
-        found += [_partition(topic_id, number, [*segments, *skipped], known), *skipped]
+        found += [_partition(topic_id, number, [*segments, *skipped], known, start), *skipped]
     if not found:
         return Change()
     return Change((updated(counter, next_value=next_id), *found))
@@ -352,13 +368,13 @@ def _base_offset(record: SegmentRecord) -> int:
 
 
 def _left_out(
-    number: int, segments: Sequence[SegmentRecord]
+    number: int, segments: Sequence[SegmentRecord], log_start: int
 ) -> Iterator[tuple[SegmentRecord, tuple[int, int]]]:
     """Yield what nothing is in, with the segment before it: what was left out before, and behind
-    the last one what is now."""
+    the last one what is now. A log that starts behind all of them was longer."""
     for last, after in zip_longest(segments, segments[1:]):
         end = last.segment.end_offset
-        base = after.segment.base_offset if after is not None else base_behind(end, end)
+        base = after.segment.base_offset if after is not None else base_behind(end, log_start)
         if base != end and base - end < OFFSETS_LEFT_OUT:
             raise InvalidRequestError(
                 f"partition {number}: segments end at {end}, the next one begins at {base}"
@@ -368,13 +384,17 @@ def _left_out(
 
 
 def _partition(
-    topic_id: bytes, number: int, records: Sequence[SegmentRecord], table_revision: int
+    topic_id: bytes,
+    number: int,
+    records: Sequence[SegmentRecord],
+    table_revision: int,
+    log_start: int,
 ) -> PartitionRecord:
     segments = [each.segment for each in records]
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,
-        log_start_offset=segments[0].base_offset,
+        log_start_offset=max(log_start, segments[0].base_offset),
         next_base_offset=max(each.end_offset for each in segments),
         last_epoch=Epoch(max(each.epoch for each in segments)),
         tier_revision=table_revision + 1,
@@ -383,10 +403,12 @@ def _partition(
     )
 
 
-def _empty_partition(topic_id: bytes, number: int, table_revision: int) -> PartitionRecord:
+def _empty_partition(
+    topic_id: bytes, number: int, table_revision: int, log_start: int
+) -> PartitionRecord:
     """Object storage has nothing of it: it was deleted, or never there. A table that there is takes
     only later revisions."""
-    base = base_behind(0, 0)
+    base = base_behind(0, log_start)
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,

@@ -351,4 +351,6 @@ def emptied(state: ClusterState, topic_id: bytes, *, is_last: bool) -> Change:
         return Change()
     if is_last:
         return Change(deletes=(topic,))
-    return Change() if topic.is_swept else Change((updated(topic, is_swept=True),))
+    if topic.is_swept and not topic.gone_version:
+        return Change()
+    return Change((updated(topic, is_swept=True, gone_version=0),))

@@ -212,7 +212,7 @@ def add_partitions(state: ClusterState, name: str, partitions: int) -> Change:
     if partitions == topic.partitions:
         return Change()
     counts = (*topic.known_counts, partitions)
-    return _altered(state, topic, partitions=partitions, partition_counts=counts)
+    return altered(state, topic, partitions=partitions, partition_counts=counts)
 
 
 def alter_topic(
@@ -250,14 +250,17 @@ def alter_topic(
     }
     if all(getattr(topic, name) == value for name, value in new.items()):
         return Change()
-    return _altered(state, topic, **new)
+    return altered(state, topic, **new)
 
 
-def _altered(state: ClusterState, topic: TopicRecord, **changes: Any) -> Change:
-    """The next version; what lies in object storage of its settings is behind by that, as is the
-    table of the partition whose next commit brings them there."""
+def altered(state: ClusterState, topic: TopicRecord, **changes: Any) -> Change:
+    """The next version; what object storage says of the topic is behind by that, as is the table of
+    the partition whose next commit brings it there. Without copies this is any partition, as long
+    as something of the topic may lie there."""
     topic_id, version = topic.topic_id, topic.settings_version + 1
-    keys = ((topic_id, number) for number in range(topic.partitions))
+    keys = [each.partition_key for each in state.partitions_of(topic)]
     first = next((key for key in keys if state.tiers.published.get(key)), None)
+    if first is None and topic_id in state.tiers.topics:
+        first = next(iter(keys), None)
     behind = () if first is None else next_revision(state, first)
     return Change((updated(topic, settings_version=version, **changes), *behind))

@@ -10,14 +10,18 @@ can be discarded. By that its records go, and no object does.
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import check_topic_name
+from icecore.tier_records import TierTopicRecord
+from icecore_coordinator.decisions.topic_changes import altered
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     check_free,
     drop_tiered,
     records_per_drop,
+    stored_version,
 )
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
@@ -61,14 +65,49 @@ def delete_topic(
     if topic.is_deleting or (topic.is_deleted and not is_now):
         raise UnknownTopicError(f"topic {topic.name!r} is deleted already", topic=topic.name)
     is_final = is_now or topic.delete_grace_ms == 0
-    deleted = updated(
+    if topic.is_deleted:  # it only loses its grace
+        return _for_good(state, topic)
+    at_ms = max(1, now_ms)
+    if is_final:
+        return _for_good(state, topic, is_deleted=True, deleted_at_ms=at_ms)
+    return altered(
+        state,
         topic,
         is_deleted=True,
-        is_deleting=is_final,
-        deleted_at_ms=topic.deleted_at_ms if topic.is_deleted else max(1, now_ms),
-        grace_left_ms=0 if is_final else topic.delete_grace_ms,
+        deleted_at_ms=at_ms,
+        grace_left_ms=topic.delete_grace_ms,
     )
-    return Change((deleted,))
+
+
+def _for_good(state: ClusterState, topic: TopicRecord, **changes: Any) -> Change:
+    """The topic goes. Its partitions go soon, and orders for their tables with them; so its prefix
+    is noted to be marked, unless that is not its own."""
+    version = topic.settings_version + 1
+    gone = updated(topic, is_deleting=True, grace_left_ms=0, settings_version=version, **changes)
+    noted = None if gone.is_import else state.tiers.topics.get(topic.topic_id)
+    marked = () if noted is None else (updated(noted, gone_version=stored_version(state, gone)),)
+    return Change((gone, *marked))
+
+
+def to_mark(state: ClusterState) -> list[TierTopicRecord]:
+    """Return the topics that are deleted for good while nothing in object storage says so."""
+    return [
+        each
+        for topic_id, each in state.tiers.topics.items()
+        if each.gone_version and (topic_id not in state.topics or _is_going(state, topic_id))
+    ]
+
+
+def _is_going(state: ClusterState, topic_id: bytes) -> bool:
+    return state.topics[topic_id].is_deleting
+
+
+def marked(state: ClusterState, asked: TierTopicRecord) -> Change:
+    """Object storage says that the topic is deleted."""
+    known = state.tiers.topics.get(asked.topic_id)
+    if known is None or known.gone_version != asked.gone_version:
+        return Change()
+    return Change((updated(known, gone_version=0),))
 
 
 def _asked(state: ClusterState, name: str, topic_id: bytes) -> TopicRecord:
@@ -107,8 +146,8 @@ def undelete_topic(
     new_name = new_name or topic.name
     check_topic_name(new_name)
     check_free(state, new_name)
-    back = updated(topic, name=new_name, is_deleted=False, deleted_at_ms=0, grace_left_ms=0)
-    return Change((back,)), topic.topic_id
+    back = altered(state, topic, name=new_name, is_deleted=False, deleted_at_ms=0, grace_left_ms=0)
+    return back, topic.topic_id
 
 
 def _kept(state: ClusterState, name: str, topic_id: bytes) -> TopicRecord:
@@ -141,7 +180,9 @@ def spend_grace(state: ClusterState, topic_id: bytes, version: int, spent_ms: in
     if topic is None or not topic.is_kept or topic.version != version:
         return Change()
     left_ms = max(0, topic.grace_left_ms - spent_ms)
-    return Change((updated(topic, grace_left_ms=left_ms, is_deleting=left_ms == 0),))
+    if not left_ms:
+        return _for_good(state, topic)
+    return Change((updated(topic, grace_left_ms=left_ms),))
 
 
 def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change:

@@ -15,7 +15,7 @@ from icecore.errors import ConflictError, IcecoreError
 from icecore.model import Incarnation, NodeId, Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
 from icecore.rpc.parts import in_parts
-from icecore.tier_records import TierCopy, TierRecord
+from icecore.tier_records import TierCopy, TierRecord, TierTopicRecord
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.records import TopicRecord
@@ -57,6 +57,10 @@ class TableItem:
     partition: int
     revision: int
     segments: tuple[TierRecord, ...]
+    settings_version: int
+    """Version of all that is said of the topic (``stored_version``)."""
+    log_starts: tuple[int, ...]
+    """By partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,31 @@ class TierCalls:
         )
         return result if isinstance(result, IcecoreError) else None
 
+    async def mark_gone(
+        self, node_id: NodeId, topic: TierTopicRecord, timeout_s: float
+    ) -> IcecoreError | None:
+        """Have a node note beside the objects of a topic that it is deleted; why not, or None."""
+
+        def ask(common: dict[str, Any], part: Sequence[TierTopicRecord]) -> pb.SweepRequest:
+            to_mark = [
+                pb.GoneTopic(topic_id=each.topic_id, settings_version=each.gone_version)
+                for each in part
+            ]
+            return pb.SweepRequest(**common, to_mark=to_mark)
+
+        [result] = await self._calls.each_part(
+            node_id,
+            [[topic]],
+            ask,
+            pb.SweepResponse.FromString,
+            lambda answer, _: [
+                error_from_proto(each) or True
+                for each in self._ours(answer.store_id, answer.mark_errors)
+            ],
+            timeout_s,
+        )
+        return result if isinstance(result, IcecoreError) else None
+
     async def verify(
         self, node_id: NodeId, items: Sequence[TierRecord], timeout_s: float
     ) -> list[IcecoreError | bool]:
@@ -233,8 +262,10 @@ def _table(item: TableItem) -> pb.PartitionTable:
         partition=item.partition,
         revision=item.revision,
         topic_settings=_settings(item.topic),
-        settings_version=item.topic.settings_version,
+        settings_version=item.settings_version,
         partition_counts=item.topic.known_counts,
+        deleted=item.topic.is_kept,
+        log_starts=item.log_starts,
         segments=map(_published, item.segments),
     )
 

@@ -135,6 +135,7 @@ class TierAdmin:
             retention=retention_with(KEEP_ALL, asked),
             tiering=tiering_with(NOT_TIERED, asked),
             partition_counts=(*request.partition_counts,),
+            log_starts=(*request.log_starts,),
         )
         segments = [_segment(topic, each) for each in request.segments]
         await self._imports.take(topic, segments, request.segment_ids_max, request.attempts_max)

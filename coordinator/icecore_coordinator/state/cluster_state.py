@@ -463,6 +463,13 @@ def next_revision(state: ClusterState, key: PartitionKey) -> tuple[PartitionReco
     return (updated(partition, tier_revision=partition.tier_revision + 1),)
 
 
+def stored_version(state: ClusterState, topic: TopicRecord) -> int:
+    """Return the version of what object storage says of a topic: its settings, whether it is
+    deleted, and its log starts. All of it comes from one state, and whatever changes raises the
+    version; so of two forms the later one counts."""
+    return topic.settings_version + sum(each.start_version for each in state.partitions_of(topic))
+
+
 def records_per_drop(state: ClusterState, topic_id: bytes) -> int:
     """How many records of a change ``drop_tiered`` takes at most for a segment of a topic."""
     return 3 if topic_id in state.tiers.topics else 2

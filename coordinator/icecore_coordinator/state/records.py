@@ -140,7 +140,8 @@ class TopicRecord:
     holds: tuple[StoredHold, ...] = ()
     """Those that have ended stay until another one comes."""
     settings_version: int = 0
-    """How often they were altered: of two forms in object storage the later one counts."""
+    """How often they were altered, and it was deleted or brought back: part of the version of what
+    object storage says of it (``stored_version``)."""
     version: int = 0
 
     @property
@@ -209,6 +210,9 @@ class PartitionRecord:
     """Number of publications and retirements of its segments."""
     table_revision: int = 0
     """The ``tier_revision`` that its table is known to have."""
+    start_version: int = 0
+    """How often its log start moved to where no published copy begins. Then only the settings in
+    object storage can tell it, so this counts into their version (``stored_version``)."""
     version: int = 0
 
     @property

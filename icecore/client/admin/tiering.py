@@ -132,6 +132,7 @@ def _requests(
             last=start == starts[-1],
             table_revisions=plan["table_revisions"],
             partition_counts=plan.get("partition_counts", ()),
+            log_starts=plan.get("log_starts", ()),
         )
         for start in starts
     ]

@@ -151,9 +151,13 @@ async def test_numbers_of_a_plan_are_above_all_of_the_bucket(bucket: TieredFolde
         [plan] = (await run(bucket, "plan", *asked))["topics"]
         assert (plan["segment_ids_max"], plan["attempts_max"]) == (70_000, 60)
         assert len(plan["segments"]) == 2
-    plans = (await run(bucket, "plan"))["topics"]
-    assert len(plans) == 2
-    assert {(each["segment_ids_max"], each["attempts_max"]) for each in plans} == {(70_000, 60)}
+    found = await run(bucket, "plan")
+    [plan], [left] = found["topics"], found["left_out"]
+    assert (plan["segment_ids_max"], plan["attempts_max"]) == (70_000, 60)
+    assert (left["topic_id"], left["why"]) == (other.hex, "no copy of it is published")
+    [plan] = (await run(bucket, "plan", "--topic", str(other)))["topics"]
+    assert (plan["segment_ids_max"], plan["attempts_max"]) == (70_000, 60)
+    assert plan["problems"] == ["no copy of it is published"]
 
 
 async def test_a_plan_says_what_look_ups_need(bucket: TieredFolder) -> None:

@@ -73,7 +73,7 @@ class TierImport:
         state, topic_id = self._ledger.state, topic.topic_id
         if tier_import.is_imported(state, topic):
             return state.topics[topic_id]
-        missing = partial(_missing, topic_id, table_revisions)
+        missing = partial(_missing, topic, table_revisions)
         while (await self._ledger.decide(missing)).puts:
             pass  # a change has a bounded size
         restored = await self._show(topic_id)
@@ -92,5 +92,7 @@ def _added(topic_id: bytes, some: Sequence[ImportedSegment], state: ClusterState
     return tier_import.add_segments(state, topic_id, some)
 
 
-def _missing(topic_id: bytes, table_revisions: Sequence[int], state: ClusterState) -> Change:
-    return tier_import.missing_records(state, topic_id, table_revisions)
+def _missing(
+    topic: ImportedTopic, table_revisions: Sequence[int], state: ClusterState
+) -> Change:
+    return tier_import.missing_records(state, topic.topic_id, table_revisions, topic.log_starts)

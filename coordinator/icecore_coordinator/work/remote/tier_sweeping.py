@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from icecore.errors import IcecoreError
 from icecore.model import NodeId, SegmentId
 from icecore.process.log import event
+from icecore.tier_records import TierTopicRecord
 from icecore_coordinator.decisions.tiering import (
     Sweeping,
     emptied,
@@ -19,6 +20,7 @@ from icecore_coordinator.decisions.tiering import (
     sweepings,
     swept,
 )
+from icecore_coordinator.decisions.topic_deletion import marked, to_mark
 from icecore_coordinator.nodes.tier_calls import SweepItem, TierCalls
 from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tier_nodes import TierNodes
@@ -48,12 +50,18 @@ class SweepScheduler:
         waits_ms = ports.timing.sweep_retry_ms, SWEEP_WAIT_MS_MAX
         self._attempts: KeyedBackoff[SegmentId] = KeyedBackoff(ports.clock, *waits_ms)
         self._topics: KeyedBackoff[bytes] = KeyedBackoff(ports.clock, *waits_ms)
+        self._marks: KeyedBackoff[bytes] = KeyedBackoff(ports.clock, *waits_ms)
 
     async def look(self) -> None:
-        """Release what is retired, then sweep what is closed."""
+        """Mark what is deleted, release what is retired, then sweep what is closed."""
         tiers = self._ledger.state.tiers
         self._attempts.forget(lambda each: each not in tiers.closed)
-        self._topics.forget(lambda each: each not in tiers.topics)
+        for known in (self._topics, self._marks):
+            known.forget(lambda each: each not in tiers.topics)
+        for topic in to_mark(self._ledger.state):
+            node_id = self._nodes.for_key(b"sweep")
+            if node_id is not None and self._marks.is_due(topic.topic_id):
+                await self._mark(node_id, topic)
         grace_ms = self._timing.tier_reader_grace_ms
         await self._ledger.decide_each(
             list(tiers.retiring), lambda state, each: release(state, each, grace_ms)
@@ -99,6 +107,18 @@ class SweepScheduler:
             else:
                 self._errors.forget(item.tier.topic_id, SWEEP)
             _tell_swept(each, result)
+
+    async def _mark(self, node_id: NodeId, topic: TierTopicRecord) -> None:
+        try:
+            error = await self._calls.mark_gone(node_id, topic, self._timing.tier_call_ms / 1000)
+        except IcecoreError as failure:
+            error = failure
+        self._nodes.note(node_id, is_done=error is None)
+        self._marks.release(topic.topic_id, is_done=error is None)
+        if error is not None:
+            event(_log, logging.WARNING, "topic_not_marked", topic_id=topic.topic_id, error=error)
+        else:
+            await self._ledger.decide(lambda state: marked(state, topic))
 
     async def _empty(self, node_id: NodeId, topic_id: bytes) -> None:
         """``is_last`` is judged before the call: what is closed after it may still be put."""

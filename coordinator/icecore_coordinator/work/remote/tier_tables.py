@@ -16,6 +16,7 @@ from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.process.log import event
 from icecore_coordinator.decisions.tiering import committed
 from icecore_coordinator.nodes.tier_calls import TableItem, TierCalls
+from icecore_coordinator.state.cluster_state import stored_version
 from icecore_coordinator.state.records import PartitionKey
 from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tier_nodes import TierNodes
@@ -59,7 +60,7 @@ class TableScheduler:
         takes one commit at a time."""
         stale = self._ledger.state.tiers.stale_tables
         self._backoff.forget(lambda key: key not in stale and key not in self._checked_ms)
-        due = [key for key in stale if self._backoff.is_due(key)]
+        due = [key for key in stale if self._backoff.is_due(key) and self._is_told(key)]
         for key in (*due[:TABLES_PER_LOOK], *islice(self._unchecked(), CHECKS_PER_LOOK)):
             await self._commit(key)
 
@@ -70,8 +71,15 @@ class TableScheduler:
         self._checked_ms = {key: self._checked_ms.get(key, -math.inf) for key in published}
         for key in published:
             is_old = now_ms - self._checked_ms[key] >= self._timing.table_check_ms
-            if is_old and key not in tiers.stale_tables and self._backoff.is_due(key):
+            is_due = is_old and key not in tiers.stale_tables and self._backoff.is_due(key)
+            if is_due and self._is_told(key):
                 yield key
+
+    def _is_told(self, key: PartitionKey) -> bool:
+        """Return whether anything may be said of the partition. Not while its topic is imported:
+        some log starts may still be missing, and what is stored first stays."""
+        topic = self._ledger.state.topics.get(key[0])
+        return topic is not None and not (topic.is_deleting or topic.is_import)
 
     async def _commit(self, key: PartitionKey) -> None:
         item, node_id = self._item(key), self._nodes.for_key(key[0])
@@ -107,11 +115,19 @@ class TableScheduler:
     def _item(self, key: PartitionKey) -> TableItem | None:
         state = self._ledger.state
         partition, topic = state.partitions.get(key), state.topics.get(key[0])
-        if partition is None or topic is None or topic.is_deleting:
+        if partition is None or topic is None or not self._is_told(key):
             return None
         published = [state.tiers.segments[each] for each in state.tiers.published.get(key, ())]
         published.sort(key=lambda each: each.base_offset)
-        return TableItem(topic, key[1], partition.tier_revision, tuple(published))
+        starts = {each.partition: each.log_start_offset for each in state.partitions_of(topic)}
+        return TableItem(
+            topic,
+            key[1],
+            partition.tier_revision,
+            tuple(published),
+            stored_version(state, topic),
+            tuple(starts.get(number, 0) for number in range(topic.partitions)),
+        )
 
 
 def _check_size(item: TableItem) -> None:

@@ -2,7 +2,8 @@
 
 Each alteration is an object of its own, since keys are never reused; the highest number counts. It
 names the topic and the alteration, so that a late order changes nothing, and has a digest of
-itself, as manifests have::
+itself, as manifests have. A deletion is an alteration, too, and so is a log start that no copy
+tells::
 
     TOPIC/_icecore/settings/NUMBER.json
 
@@ -15,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -32,12 +33,13 @@ VERSION: Final = 1
 FOLDER: Final = "_icecore/settings"
 SETTINGS_PATH: Final = re.compile(rf"{FOLDER}/(\d{{20}})\.json")
 """Path of settings below the folder of a topic."""
-SETTINGS_BYTES_MAX: Final = 64 << 10
+SETTINGS_BYTES_MAX: Final = 512 << 10
 ORDER_BYTES_MAX: Final = 32 << 10
 TRIES: Final = 8
 """Maximum number of tries, when other nodes take the next number meanwhile."""
 KNOWN_MAX: Final = 10_000
 NEWEST_KEPT: Final = 4
+LOG_STARTS_MAX: Final = 16_384
 _NUMBER_MAX = (1 << 63) - 1
 
 
@@ -50,18 +52,32 @@ class StoredSettings:
     partition_counts: tuple[int, ...] = ()
     """All numbers of partitions that the topic has had, oldest first. 0 = earlier ones are not
     known. Empty = the order does not say it."""
+    name: str = ""
+    """The topic's name now; empty = the order does not say it."""
+    is_deleted: bool | None = None
+    """None = the order does not say it. True without settings: whatever is stored stays, and the
+    topic is deleted."""
+    log_starts: tuple[int, ...] = ()
+    """By partition, where its log starts at least; missing ones are 0."""
+
+    @property
+    def is_said(self) -> bool:
+        """Return whether there is anything to store."""
+        return bool(self.text or self.is_deleted)
 
 
 def check_settings_order(settings: StoredSettings) -> None:
     """Raises InvalidRequestError for invalid settings."""
+    if settings.is_said and not 0 <= settings.version <= _NUMBER_MAX:
+        raise InvalidRequestError(f"no settings have version {settings.version}")
     if not settings.text:
         return
     if len(settings.text.encode()) > ORDER_BYTES_MAX:
         raise InvalidRequestError(f"settings of a topic are at most {ORDER_BYTES_MAX} bytes")
-    if not 0 <= settings.version <= _NUMBER_MAX:
-        raise InvalidRequestError(f"no settings have version {settings.version}")
     if not is_history(settings.partition_counts):
         raise InvalidRequestError(f"no topic has had {settings.partition_counts} partitions")
+    if not are_offsets(settings.log_starts):
+        raise InvalidRequestError("no topic has logs that start there, or as many partitions")
     try:
         is_mapping = isinstance(json.loads(settings.text), dict)
     except (ValueError, RecursionError):
@@ -74,6 +90,12 @@ def is_history(counts: Sequence[Any]) -> bool:
     """Return whether these can be numbers of partitions, one after the other."""
     is_whole = all(type(each) is int and each >= 0 for each in counts)
     return is_whole and all(one < other for one, other in pairwise(counts))
+
+
+def are_offsets(starts: Sequence[Any]) -> bool:
+    """Return whether the logs of a topic's partitions can start at these."""
+    is_whole = all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in starts)
+    return is_whole and len(starts) <= LOG_STARTS_MAX
 
 
 def settings_key(topic_id: bytes, number: int) -> str:
@@ -92,6 +114,21 @@ def settings_object(cluster_id: bytes, topic_id: bytes, settings: StoredSettings
     }
     if settings.partition_counts:
         body["partition_counts"] = [*settings.partition_counts]
+    if settings.name:
+        body["name"] = settings.name
+    if settings.is_deleted is not None:
+        body["is_deleted"] = settings.is_deleted
+        body["log_starts"] = _without_zeros(settings.log_starts)
+    return _sealed(body)
+
+
+def _without_zeros(starts: Sequence[int]) -> list[int]:
+    """Without those at the end."""
+    count = max((at for at, each in enumerate(starts, 1) if each), default=0)
+    return [*starts[:count]]
+
+
+def _sealed(body: Mapping[str, Any]) -> bytes:
     return _json({**body, "sha256": _own_digest(body)})
 
 
@@ -105,6 +142,9 @@ def parse_settings(data: bytes, topic_id: bytes) -> dict[str, Any]:
         is_known &= isinstance(found["settings"], dict) and isinstance(found["cluster_id"], str)
         is_known &= type(found["settings_version"]) is int
         is_known &= is_history(found.get("partition_counts", ()))
+        is_known &= type(found.get("is_deleted", False)) is bool
+        is_known &= isinstance(found.get("name", ""), str)
+        is_known &= are_offsets(found.get("log_starts", ()))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise TieredDamageError(f"settings that can't be read: {error}") from error
     if not is_whole or not is_known:
@@ -130,13 +170,13 @@ class SettingsKeeper:
             ObjectStoreError, ObjectStoreBusyError: As the store says it.
         """
         key = (cluster_id, topic_id)
-        if not settings.text or self._known.get(key, -1) >= settings.version:
+        if not settings.is_said or self._known.get(key, -1) >= settings.version:
             return
-        data = settings_object(cluster_id, topic_id, settings)
         for _ in range(TRIES):
             number = await _highest(store, topic_id)
             if number and await self._is_kept(store, number, cluster_id, topic_id, settings):
                 break
+            data = await _next_object(store, number, cluster_id, topic_id, settings)
             try:
                 await store.put_if_absent(settings_key(topic_id, number + 1), data)
             except ObjectExistsError:
@@ -165,10 +205,30 @@ class SettingsKeeper:
             found = parse_settings(data, topic_id)
         except (ObjectMissingError, InvalidRequestError, TieredDamageError):
             return False
-        is_ours = found["cluster_id"] == cluster_id.hex()
-        if settings.partition_counts and not found.get("partition_counts"):
-            return False  # an earlier version put it
-        return is_ours and bool(found["settings_version"] >= settings.version)
+        if found["cluster_id"] != cluster_id.hex():
+            return False
+        if found["settings_version"] != settings.version:
+            return bool(found["settings_version"] > settings.version)
+        # What an earlier version of icecore put says less of the same alteration.
+        lacks_counts = bool(settings.partition_counts) and not found.get("partition_counts")
+        lacks_word = settings.is_deleted is not None and "is_deleted" not in found
+        return not (lacks_counts or lacks_word)
+
+
+async def _next_object(
+    store: ObjectStore, number: int, cluster_id: bytes, topic_id: bytes, settings: StoredSettings
+) -> bytes:
+    """Encode what comes behind the highest number. An order without settings keeps those that are
+    there, if they can be read."""
+    if settings.text:
+        return settings_object(cluster_id, topic_id, settings)
+    said = {"settings_version": settings.version, "is_deleted": True}
+    try:
+        data = await store.get_whole(settings_key(topic_id, number), SETTINGS_BYTES_MAX)
+        found = parse_settings(data, topic_id)
+    except (ObjectMissingError, InvalidRequestError, TieredDamageError):
+        return settings_object(cluster_id, topic_id, replace(settings, text="{}"))
+    return _sealed({**found, **said, "cluster_id": cluster_id.hex()})
 
 
 def landmarks(number: int) -> set[int]:

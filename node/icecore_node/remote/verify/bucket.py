@@ -136,6 +136,12 @@ class TopicObjects:
     """The newest settings that can be read; None = there are none."""
     partition_counts: tuple[int, ...] = ()
     """Numbers of partitions that the topic has had, as stored with them; empty = not stored."""
+    name: str = ""
+    """The topic's name, as stored with settings; empty = not stored."""
+    is_deleted: bool = False
+    """Whether settings say so; where that is not stored, False."""
+    log_starts: tuple[int, ...] = ()
+    """By partition, as stored with settings."""
 
     def partitions(self) -> int:
         """Return how many partitions the topic has, as far as settings and keys say it."""
@@ -265,6 +271,9 @@ async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
             data = await store.get_whole(key, SETTINGS_BYTES_MAX)
             found = parse_settings(data, topic.topic_id)
             topic.settings = found["settings"]
+            topic.name, topic.is_deleted = found.get("name", ""), found.get("is_deleted", False)
+            # They only grow, so those of earlier settings hold, too.
+            topic.log_starts = (*found.get("log_starts", ()),)
             # Where newer settings are damaged, the topic may have had more partitions since.
             is_newest = key == max(topic.settings_keys)
             topic.partition_counts = (*found.get("partition_counts", ()),) if is_newest else ()

@@ -160,7 +160,10 @@ class BucketCheck:
 
 
 def name_of(found: TopicObjects, table: TableLook | None) -> str:
-    """Return the name of a topic from its newest manifest, else from its table."""
+    """Return the name of a topic as stored with its settings, else from its newest manifest, else
+    from its table."""
+    if found.name:
+        return found.name
     newest = max(found.manifests, key=lambda each: each.manifest.attempt, default=None)
     return newest.manifest.facts.topic if newest else table.topic if table else ""
 

@@ -2,13 +2,14 @@
 
 A plan is made of published copies (``published_of``), each with a manifest that proves itself and
 objects of the sizes it names; ``BucketCheck`` proves what is in them. A partition begins at the
-first offset that is there and has no hole. Segments that were never tiered are not in it.
+first offset that is there and has no hole, or at its stored log start, if that is higher. Segments
+that were never tiered are not in it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, Final
 
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
@@ -17,6 +18,8 @@ from icecore_node.remote.verify.behind_table import passed_over
 from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects
 from icecore_node.remote.verify.bucket_check import name_of, overlaps, published_of
 from icecore_node.remote.verify.table_look import TableLook
+
+NOTHING: Final = "no copy of it is published"
 
 
 @dataclass(kw_only=True)
@@ -54,6 +57,10 @@ class RestoredTopic:
     """All numbers of partitions that it has had, oldest first; empty = not stored."""
     table_revisions: tuple[int, ...] = ()
     """Last revision committed to the table, by partition; later ones must be above it."""
+    is_deleted: bool = False
+    """Whether the bucket says that it is deleted."""
+    log_starts: tuple[int, ...] = ()
+    """By partition, where its log starts at least; records below were deleted."""
     segments: list[RestoredSegment] = field(default_factory=list)
     """Segments by partition and offset."""
     attempts_max: int = 0
@@ -93,15 +100,21 @@ def plan_of(
         segment_ids_max=bucket.segment_ids_max,
     )
     plan.settings, plan.partition_counts = found.settings, found.partition_counts
+    plan.is_deleted, plan.log_starts = found.is_deleted, found.log_starts
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
     plan.left_out += passed_over(found, counting) if table is not None else ()
     plan.problems += _problems(bucket, found, table, counting)
     plan.problems += overlaps(counting)
     for _, some in groupby(counting, key=lambda each: each.manifest.facts.partition):
         _add(plan, [*some], skip_gaps)
-    if not counting:
-        plan.problems.append("no copy of it is published")
+    if not counting and not _is_empty(found, table):
+        plan.problems.append(NOTHING)
     return plan
+
+
+def _is_empty(found: TopicObjects, table: TableLook | None) -> bool:
+    """Return whether the topic is known to have no records there: all are deleted."""
+    return found.settings is not None and table is not None and not table.paths
 
 
 def _lost_settings(found: TopicObjects) -> list[str]:

@@ -14,6 +14,7 @@ from icecore.tier_records import topic_folder
 from icecore_node.context import NodeContext
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import SUFFIXES, CopyName
+from icecore_node.remote.format.stored_settings import FOLDER as SETTINGS_FOLDER
 from icecore_node.remote.write.tier_tables import check_name
 from icecore_node.replica.order_checks import TOPIC_ID_LENGTH
 
@@ -62,7 +63,9 @@ class Sweeper:
             await self._access.confirm()
             folder = topic_folder(topic_id)
             keys = [each.key async for each in self._access.store.list(folder)]
-            for key in keys:
+            # Settings say that the topic is deleted, as long as anything of it is there.
+            said = f"{folder}/{SETTINGS_FOLDER}/"
+            for key in sorted(keys, key=lambda each: (each.startswith(said), each)):
                 check()
                 await self._remove(key)
                 removed += 1

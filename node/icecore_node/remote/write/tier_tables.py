@@ -102,6 +102,36 @@ class TierTables:
             )
             raise
 
+    async def mark_gone(self, topic_id: bytes, version: int, check: Callable[[], None]) -> None:
+        """Note beside the copies of a topic that it is deleted for good.
+
+        Args:
+            topic_id: Of the topic.
+            version: Of what is said of it; no earlier settings count any more.
+            check: Raises an error when the order must end.
+
+        Raises as ``commit``.
+        """
+        settings = StoredSettings(version, is_deleted=True)
+        try:
+            if len(topic_id) != TOPIC_ID_LENGTH:
+                raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} bytes")
+            check_settings_order(settings)
+            await self._access.confirm()
+            check()
+            store, cluster_id = self._access.store, self._access.cluster_id
+            await self._settings.keep(store, cluster_id, topic_id, settings)
+        except IcecoreError as error:
+            self._context.metrics.tier_errors.labels("mark", type(error).__name__).inc()
+            event(
+                _log,
+                logging.WARNING,
+                "topic_not_marked",
+                topic_id=topic_id[:TOPIC_ID_LENGTH],
+                error=error,
+            )
+            raise
+
     async def _persistently(self, asked: PublishedPartition, check: Callable[[], None]) -> bool:
         for again in range(TRIES):
             check()

@@ -186,11 +186,12 @@ class NodeService:
         request = framing.parse(coordinator_pb2.SweepRequest, body)
         self._check(request)
         tier = self._tier()
-        errors, topic_errors = await tier.sweep(request, partial(self._check, request))
+        errors, gone, marks = await tier.sweep(request, partial(self._check, request))
         return coordinator_pb2.SweepResponse(
             incarnation=self._context.identity.incarnation,
             errors=errors,
-            topic_errors=topic_errors,
+            topic_errors=gone,
+            mark_errors=marks,
             store_id=tier.store_id,
         ).SerializeToString()
 

@@ -96,8 +96,16 @@ class TierOrders:
 
     async def sweep(
         self, request: coordinator_pb2.SweepRequest, check: Check
-    ) -> tuple[list[common_pb2.Error], list[common_pb2.Error]]:
-        """Sweep closed attempts and deleted topics. Return the errors of both."""
+    ) -> tuple[list[common_pb2.Error], list[common_pb2.Error], list[common_pb2.Error]]:
+        """Sweep closed attempts and deleted topics, after others are marked as deleted. Return the
+        errors of all three."""
+        mark_errors = await _in_turns(
+            (
+                self._tables.mark_gone(each.topic_id, each.settings_version, check)
+                for each in request.to_mark
+            ),
+            SWEEPS_AT_ONCE,
+        )
         names = [_name(each) for each in request.attempts]
         errors = await _in_turns(
             (self._sweeper.sweep(each, check) for each in names), SWEEPS_AT_ONCE
@@ -106,7 +114,7 @@ class TierOrders:
             (self._sweeper.sweep_topic(each, check) for each in request.gone_topic_ids),
             SWEEPS_AT_ONCE,
         )
-        return errors, topic_errors
+        return errors, topic_errors, mark_errors
 
     async def verify_copies(
         self, request: coordinator_pb2.VerifyCopiesRequest, check: Check
@@ -139,7 +147,14 @@ async def _answered(work: Awaitable[None]) -> common_pb2.Error:
 
 def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
     copies = [_copy(item.topic_id, item.partition, each) for each in item.segments]
-    settings = StoredSettings(item.settings_version, item.topic_settings, (*item.partition_counts,))
+    settings = StoredSettings(
+        item.settings_version,
+        item.topic_settings,
+        (*item.partition_counts,),
+        item.topic,
+        item.deleted if item.HasField("deleted") else None,
+        (*item.log_starts,),
+    )
     return PublishedPartition(
         item.topic_id, item.topic, item.partition, item.revision, copies, settings
     )

@@ -69,7 +69,8 @@ def restore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TopicSettings]:
             "settings": stored,
         }
         asked: list[TopicSettings] = []
-        monkeypatch.setattr(tier, "_run", lambda *_: {"topics": [plan], "cluster_id": ""})
+        found = {"topics": [plan], "cluster_id": "", "left_out": []}
+        monkeypatch.setattr(tier, "_run", lambda *_: found)
         monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
         monkeypatch.setattr(tier, "_import", lambda _, __, settings: asked.append(settings))
         with pytest.raises(SystemExit) as ended:
@@ -114,6 +115,45 @@ def test_an_older_bucket_is_restored_and_says_so(
 ) -> None:
     assert restore(None) == TopicSettings(partitions=2, tier="on")
     assert "the bucket has no settings of topic flights" in capsys.readouterr().err
+
+
+WHY = "it is deleted; --with-deleted brings it back"
+LEFT = {"topic": "old", "topic_id": "ab" * 16, "why": WHY}
+
+
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_what_a_restore_leaves_out_is_said(
+    is_dry: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words: list[str] = []
+    plan = {"topic": "flights", "problems": [], "left_out": ["a hole"], "segments": []}
+    found = {"url": "file:///b", "cluster_id": "", "topics": [plan], "left_out": [LEFT]}
+
+    def run(_: object, asked: list[str]) -> dict[str, Any]:
+        words[:] = asked
+        return found
+
+    monkeypatch.setattr(tier, "_run", run)
+    monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
+    monkeypatch.setattr(tier, "_settings", lambda *_: TopicSettings())
+    monkeypatch.setattr(tier, "_import", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["tier", "restore", "file:///b", "--with-deleted", *["--dry-run"] * is_dry])
+    assert ended.value.code == 0 and "--with-deleted" in words
+    told = capsys.readouterr().err
+    assert f"topic old ({'ab' * 16}) is left out: it is deleted; --with-deleted brings" in told
+    assert "a hole" in told
+
+
+def test_a_restore_of_nothing_but_deleted_topics_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"url": "file:///b", "cluster_id": "", "topics": [], "left_out": [LEFT]}
+    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    with pytest.raises(SystemExit) as ended:
+        main(["tier", "restore", "file:///b", "--topic", "old"])
+    assert ended.value.code == 1
+    assert "it is deleted; --with-deleted brings it back" in capsys.readouterr().err
 
 
 def test_settings_of_a_later_version_are_refused(

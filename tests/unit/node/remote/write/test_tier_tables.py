@@ -16,7 +16,7 @@ from icecore_node.remote.write import tier_tables
 from tests.conformance.log_builder import CLUSTER, TOPIC
 from tests.simulation.object_store import SimObjectStore
 from tests.simulation.topic_table import SimTopicTable
-from tests.support.upload_setup import SEGMENT, UploadNode
+from tests.support.upload_setup import SEGMENT, TOPIC_NAME, UploadNode
 
 SECOND = SegmentId(SEGMENT + 1)
 
@@ -139,6 +139,59 @@ async def test_orders_that_can_t_be(node: UploadNode) -> None:
         with pytest.raises(FencedError):
             await node.sweep([], coordinator_epoch=coordinator_epoch, incarnation=incarnation)
     assert node.bucket.objects == before
+
+
+async def test_the_bucket_says_what_an_order_says_of_its_topic(node: UploadNode) -> None:
+    said = StoredSettings(4, "{}", is_deleted=True, log_starts=(0, 7, 0))
+    await node.commit(1, {}, said)
+    found = parse_settings(node.bucket.objects[settings_key(TOPIC, 1)], TOPIC)
+    assert (found["is_deleted"], found["log_starts"], found["name"]) == (True, [0, 7], TOPIC_NAME)
+    await node.commit(2, {}, replace(said, version=5, is_deleted=None))  # an older coordinator
+    found = parse_settings(node.bucket.objects[settings_key(TOPIC, 2)], TOPIC)
+    assert "is_deleted" not in found and "log_starts" not in found
+    bad = replace(said, version=6, log_starts=(1 << 63,))
+    assert (await node.commit(3, {}, bad)).reason == "INVALID_REQUEST"
+    assert table(node).files() == []
+
+
+async def test_a_topic_is_marked_before_anything_of_it_goes(node: UploadNode) -> None:
+    copy = (await node.upload(node.sealed(), 1)).copy
+    await node.commit(1, {SEGMENT: copy}, StoredSettings(4, '{"partitions": 4}'))
+    others = [(b"short", 1), (b"o" * 16, 1 << 63), (b"o" * 16, 1)]
+    node.bucket.faults.refused = 1
+    answer = await node.sweep([], None, [(TOPIC, 5)])
+    assert [each.reason for each in answer.mark_errors] == ["OBJECT_STORE_BUSY"]
+    for _ in range(2):
+        answer = await node.sweep([], None, [(TOPIC, 5), *others])
+        reasons = [each.reason for each in answer.mark_errors]
+        assert reasons == ["", "INVALID_REQUEST", "INVALID_REQUEST", ""]
+    found = parse_settings(node.bucket.objects[settings_key(TOPIC, 2)], TOPIC)
+    assert (found["settings"], found["settings_version"]) == ({"partitions": 4}, 5)
+    assert found["is_deleted"] and settings_key(TOPIC, 3) not in node.bucket.objects
+    for coordinator_epoch, incarnation in ((0, 11), (1, 12)):
+        with pytest.raises(FencedError):
+            await node.sweep(
+                [],
+                None,
+                [(TOPIC, 6)],
+                coordinator_epoch=coordinator_epoch,
+                incarnation=incarnation,
+            )
+
+
+async def test_what_says_that_a_topic_is_gone_goes_last(node: UploadNode) -> None:
+    copy = (await node.upload(node.sealed(), 1)).copy
+    await node.commit(1, {SEGMENT: copy}, StoredSettings(4, "{}", is_deleted=True))
+    removed: list[str] = []
+    delete = node.access.store.delete
+
+    async def told(key: str) -> None:
+        removed.append(key)
+        await delete(key)
+
+    node.access.store.delete = told  # type: ignore[method-assign]
+    await node.sweep([], [TOPIC])
+    assert len(removed) > 3 and removed[-1] == settings_key(TOPIC, 1)
 
 
 # --- sweeping -------------------------------------------------------------------------------------

@@ -1,0 +1,143 @@
+"""The same questions before and after a restore: what was there is there, and nothing else."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from icecore import Admin, Producer
+from icecore.dev import LocalCluster
+from icecore_node.remote.format.stored_settings import FOLDER, parse_settings
+from tests.cluster.test_restore import ready, take_over
+from tests.support.restore_questions import Sent, answers, different, send
+from tests.support.tier_places import Place, run_cli, run_json, tiering, until, until_tiered
+
+GRACE_MS = 600_000
+"""Objects of what is gone stay for so long: nothing is hidden by a sweep."""
+
+
+def cluster_of(folder: Path, place: Place) -> LocalCluster:
+    return LocalCluster(
+        folder,
+        1,
+        node_settings=place.settings(),
+        coordinator_settings={"tier_reader_grace_ms": GRACE_MS},
+    )
+
+
+async def create(admin: Admin, topic: str, partitions: int = 1, **settings: object) -> bytes:
+    """A topic that object storage alone keeps: its id."""
+    created = await admin.create_topic(
+        topic,
+        partitions=partitions,
+        replication_factor=1,
+        tier="on",
+        local_retention_ms=0,
+        **settings,  # type: ignore[arg-type]
+    )
+    return created.topic_id
+
+
+async def tiered(admin: Admin, *topics: str) -> None:
+    for topic in topics:
+        await admin.roll_topic(topic)
+    for topic in topics:
+        await until_tiered(admin, topic, is_remote=True)
+
+
+async def until_told(admin: Admin, *topics: str) -> None:
+    """Wait until the tables of live topics, and by that their settings, are up to date."""
+
+    async def is_so() -> bool:
+        found = [await tiering(admin, topic) for topic in topics]
+        return not any(each.stale_tables for each in found)
+
+    await until(is_so)
+
+
+def says_deleted(bucket: Path, topic_id: bytes) -> bool:
+    """Return whether the newest settings in the bucket say that the topic is deleted."""
+    stored = sorted((bucket / str(UUID(bytes=topic_id)) / FOLDER).glob("*.json"))
+    return bool(stored and parse_settings(stored[-1].read_bytes(), topic_id).get("is_deleted"))
+
+
+async def until_deleted(bucket: Path, *topic_ids: bytes) -> None:
+    async def is_so() -> bool:
+        return all(says_deleted(bucket, each) for each in topic_ids)
+
+    await until(is_so)
+
+
+async def alter(address: str, admin: Admin, topic: str) -> None:
+    """Alter what reads depend on: indexed headers, the format, partitions, merged segments."""
+    await send(address, Sent(topic, 0, 40))
+    await tiered(admin, topic)
+    await admin.alter_topic(topic, tier_format="segment")
+    await send(address, Sent(topic, 40, 30))
+    await tiered(admin, topic)
+    await admin.alter_topic(topic, tier_format="parquet", indexed_headers=("b",))
+    await admin.add_partitions(topic, 4)
+    for first in (70, 110):
+        await send(address, Sent(topic, first, 40))
+        await tiered(admin, topic)
+    groups = (await admin.plan_merges(topic)).groups
+    assert groups
+    for each in groups:
+        await admin.merge_segments(topic, each.segment_ids)
+
+
+@pytest.mark.timeout(120)
+async def test_answers_are_the_same(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    place = Place(bucket.as_uri())
+    live = ("altered", "sparse", "emptied", "again", "older", "moved")
+    moments = [datetime.now(UTC)]
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        await ready(cluster)
+        address = cluster.bootstrap
+        async with Admin(address) as admin:
+            await create(admin, "altered", 2, indexed_headers=("a",))
+            for name, partitions in {"sparse": 3, "emptied": 2}.items():
+                await create(admin, name, partitions)
+            gone = {name: await create(admin, name) for name in ("again", "deleted", "purged")}
+            moved = await create(admin, "moved")
+            firsts = [Sent(name, 0, 20) for name in (*gone, "emptied", "moved")]
+            await send(address, Sent("sparse", 0, 40, partition=1), *firsts)
+            await tiered(admin, "sparse", "emptied", "moved", *gone)
+            moments.append(datetime.now(UTC))
+            await alter(address, admin, "altered")
+            await admin.delete_records("altered", {0: 7, 1: 3})
+            await admin.delete_records("sparse", {1: 31})
+            ends = await admin.list_offsets("emptied", "latest")
+            await admin.delete_records("emptied", {n: each.offset for n, each in ends.items()})
+            for name in ("again", "deleted", "moved"):
+                await admin.delete_topic(name)
+            await admin.delete_topic("purged", now=True)
+            await admin.undelete_topic("moved", new_name="older")
+            for name in ("again", "moved"):
+                await create(admin, name)
+            moments.append(datetime.now(UTC))
+            await send(address, Sent("again", 100, 10), Sent("moved", 100, 10))
+            await tiered(admin, "again", "moved")
+            await until_told(admin, *live)
+        await until_deleted(bucket, *gone.values())
+        before = await answers(address, moments)
+    assert [name for name, _ in before["topics"]] == sorted(live)
+    with cluster_of(tmp_path / "other", place) as cluster:
+        plan = run_json(cluster, "--json", "tier", "restore", place.url, "--dry-run")
+        assert {each["topic_id"] for each in plan["left_out"]} == {
+            each.hex() for each in gone.values()
+        }
+        await take_over(cluster, place)
+        assert different(before, await answers(cluster.bootstrap, moments)) == []
+        deleted = str(UUID(bytes=gone["deleted"]))
+        run_cli(cluster, "tier", "restore", place.url, "--topic", deleted)
+        async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+            assert (await admin.describe_topics(["deleted"]))[0].topic_id == gone["deleted"]
+            assert (await admin.describe_topics(["older"]))[0].topic_id == moved
+            for topic in (*live, "deleted"):
+                await producer.send_wait(topic, b"it goes on")
+            await producer.flush()
+            await until_told(admin, *live, "deleted")
+        assert not says_deleted(bucket, gone["deleted"])
