@@ -140,7 +140,7 @@ class BucketCommands:
         found, left = list[tuple[TopicObjects, TableLook | None]](), {*self._given.topic}
         for topic in bucket.topics.values():
             table = None
-            if topic.has_table:
+            if topic.has_table and not self._stays_deleted(topic):
                 table = await self._executor.run(
                     look_at_table, self._settings, topic.topic_id, self._partitions(topic)
                 )
@@ -153,6 +153,11 @@ class BucketCommands:
                 f"nothing of topic {', '.join(sorted(left))} is in {self._given.url}"
             )
         return found
+
+    def _stays_deleted(self, topic: TopicObjects) -> bool:
+        """Return whether a plan leaves the topic out: a sweeper may be at its table."""
+        is_asked = self._given.with_deleted or str(UUID(bytes=topic.topic_id)) in self._given.topic
+        return self._given.command == "plan" and topic.is_deleted and not is_asked
 
     def _partitions(self, topic: TopicObjects) -> int:
         """Partitions whose revisions are asked for, also those without objects."""

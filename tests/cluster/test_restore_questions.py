@@ -1,5 +1,8 @@
 """The same questions before and after a restore: what was there is there, and nothing else."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
@@ -11,7 +14,15 @@ from icecore.dev import LocalCluster
 from icecore_node.remote.format.stored_settings import FOLDER, parse_settings
 from tests.cluster.test_restore import ready, take_over
 from tests.support.restore_questions import Sent, answers, different, send
-from tests.support.tier_places import Place, run_cli, run_json, tiering, until, until_tiered
+from tests.support.tier_places import (
+    Place,
+    run_cli,
+    run_json,
+    seal,
+    tiering,
+    until,
+    until_tiered,
+)
 
 GRACE_MS = 600_000
 """Objects of what is gone stay for so long: nothing is hidden by a sweep."""
@@ -124,6 +135,9 @@ async def test_answers_are_the_same(tmp_path: Path) -> None:
         await until_deleted(bucket, *gone.values())
         before = await answers(address, moments)
     assert [name for name, _ in before["topics"]] == sorted(live)
+    assert before["altered: starts"] == {0: 7, 1: 3, 2: 0, 3: 0}
+    assert (before["sparse: starts"], before["emptied: starts"]) == ({1: 31}, {})
+    assert len(before) > 250 and all(each[0] for each in before.values() if _is_page(each))
     with cluster_of(tmp_path / "other", place) as cluster:
         plan = run_json(cluster, "--json", "tier", "restore", place.url, "--dry-run")
         assert {each["topic_id"] for each in plan["left_out"]} == {
@@ -141,3 +155,112 @@ async def test_answers_are_the_same(tmp_path: Path) -> None:
             await producer.flush()
             await until_told(admin, *live, "deleted")
         assert not says_deleted(bucket, gone["deleted"])
+
+
+def _is_page(answer: object) -> bool:
+    return isinstance(answer, tuple) and isinstance(answer[0], bool)
+
+
+TOPICS = 20
+PARTITIONS = 4
+ROUNDS = 25
+"""Each makes a segment in each partition of each topic: 2,000 together."""
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long something took; `-s` shows it."""
+    began_s = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - began_s:.1f} s", flush=True)
+
+
+async def fill(address: str, admin: Admin, names: list[str]) -> list[datetime]:
+    """Fill topics; every third changes its format, another third its indexed headers, and some get
+    more partitions. Return a few moments between."""
+    moments: list[datetime] = []
+    for number in range(ROUNDS):
+        parts = [
+            Sent(name, 8 * (PARTITIONS * number + partition), 8, partition)
+            for name in names
+            for partition in range(PARTITIONS)
+        ]
+        await send(address, *parts)
+        for name in names:
+            await seal(admin, name)
+        if number % 8 == 0:
+            moments.append(datetime.now(UTC))
+        for at, name in enumerate(names):
+            if number == 10 + at % 5 and at % 3 == 0:
+                await admin.alter_topic(name, tier_format="segment")
+            elif number == 10 + at % 5 and at % 3 == 1:
+                await admin.alter_topic(name, indexed_headers=("b",))
+    for name in names[::5]:
+        await admin.add_partitions(name, PARTITIONS + 3)
+    return moments
+
+
+async def delete_some(
+    address: str, admin: Admin, names: list[str]
+) -> tuple[list[str], list[bytes]]:
+    """Delete topics and records, give a name again, and bring a topic back under another one.
+    Return the names that are left, and the ids of deleted topics."""
+    known = {each.name: each.topic_id for each in await admin.describe_topics()}
+    kept, gone = [*names], list[bytes]()
+    for at, name in enumerate(names):
+        if at % 4 == 1:
+            await admin.delete_records(name, {0: 5 + at, 1: 16, 3: 8 * (ROUNDS - 1) + 3})
+        elif at % 6 == 2:
+            await admin.delete_topic(name, now=at % 12 == 2)
+            kept.remove(name)
+            gone.append(known[name])
+    again, moved = kept[0], kept[2]
+    await admin.delete_topic(again)
+    gone.append(known[again])
+    await create(admin, again)
+    await send(address, Sent(again, 7_000, 20))
+    await admin.delete_topic(moved)
+    await admin.undelete_topic(moved, new_name="moved")
+    kept[2] = "moved"
+    return kept, gone
+
+
+@pytest.mark.every(50, turn=49)
+@pytest.mark.timeout(3_000)
+async def test_answers_of_many_topics_are_the_same(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    place = Place(bucket.as_uri())
+    names = [f"topic-{number:02d}" for number in range(TOPICS)]
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        await ready(cluster)
+        address = cluster.bootstrap
+        async with Admin(address, timeout_s=60.0) as admin:
+            for name in names:
+                await create(admin, name, PARTITIONS)
+            with timed("filled"):
+                moments = await fill(address, admin, names)
+            with timed("tiered"):
+                for name in names:
+                    await until_tiered(admin, name)
+            found = (await admin.describe_tiering()).topics
+            assert sum(each.published_segments for each in found) >= TOPICS * PARTITIONS * ROUNDS
+            kept, gone = await delete_some(address, admin, names)
+            with timed("told"):
+                for name in kept:
+                    await until_tiered(admin, name, is_remote=True)
+                await until_deleted(bucket, *gone)
+        with timed("asked before"):
+            before = await answers(address, moments, kinds=1)
+    assert [name for name, _ in before["topics"]] == sorted(kept)
+    with cluster_of(tmp_path / "other", place) as cluster:
+        with timed("planned"):
+            plan = run_json(cluster, "--json", "tier", "restore", place.url, "--dry-run")
+        assert {each["topic_id"] for each in plan["left_out"]} == {each.hex() for each in gone}
+        with timed("restored"):
+            await take_over(cluster, place)
+        with timed("asked after"):
+            after = await answers(cluster.bootstrap, moments, kinds=1)
+    print(
+        f"{len(before)} answers, {sum(len(each['segments']) for each in plan['topics'])} segments"
+    )
+    assert different(before, after) == []

@@ -13,6 +13,7 @@ from icecore import Admin, Consumer, Lookup, Producer
 
 VALUES = 6
 """Records of a topic have so many keys, tags and values of a header."""
+EVERYTHING = "a consumer, everything"
 Answers = dict[str, Any]
 
 
@@ -44,12 +45,13 @@ async def send(address: str, *parts: Sent) -> None:
         await producer.flush()
 
 
-async def answers(address: str, moments: Sequence[datetime]) -> Answers:
+async def answers(address: str, moments: Sequence[datetime], kinds: int = VALUES) -> Answers:
     """Ask several dozen questions about each topic.
 
     Args:
         address: Of the cluster.
         moments: Times between appends.
+        kinds: How many keys, tags and values of a header are asked for.
     """
     async with Admin(address) as admin:
         topics = await admin.describe_topics()
@@ -58,22 +60,20 @@ async def answers(address: str, moments: Sequence[datetime]) -> Answers:
             name = each.name
             found[f"{name}: partitions"] = each.settings.partitions, each.earlier_partitions
             found[f"{name}: settings"] = each.settings
+            asked = await _of_topic(address, name, moments, kinds)
             starts = await admin.list_offsets(name, "earliest")
             # Without a record a log starts where it goes on.
-            found[f"{name}: starts"] = {
-                number: start.offset
-                for number, start in starts.items()
-                if start.append_timestamp_ms >= 0
-            }
-            for question, answer in (await _of_topic(address, name, moments)).items():
+            with_records = sorted({number for number, _, _ in asked[EVERYTHING]})
+            found[f"{name}: starts"] = {each: starts[each].offset for each in with_records}
+            for question, answer in asked.items():
                 found[f"{name}: {question}"] = answer
     return found
 
 
-async def _of_topic(address: str, topic: str, moments: Sequence[datetime]) -> Answers:
+async def _of_topic(address: str, topic: str, moments: Sequence[datetime], kinds: int) -> Answers:
     found: Answers = {}
     asked: dict[str, Mapping[str, Any]] = {"all": {}, "newest first": {"newest_first": True}}
-    for kind in range(VALUES):
+    for kind in range(kinds):
         asked[f"key {kind}"] = {"keys": [b"key-%d" % kind]}
         asked[f"tag {kind}"] = {"tags_any": [f"tag-{kind}"]}
         for header in ("a", "b"):
@@ -96,14 +96,14 @@ async def _of_topic(address: str, topic: str, moments: Sequence[datetime]) -> An
                 if each.append_timestamp_ms >= 0
             }
     for name, how in {
-        "everything": {},
-        "by key": {"keys": [b"key-1"]},
-        "by header": {"headers": {"a": b"1"}},
-        "by tag": {"tags_any": ["tag-1"]},
+        EVERYTHING: {},
+        "a consumer, by key": {"keys": [b"key-1"]},
+        "a consumer, by header": {"headers": {"a": b"1"}},
+        "a consumer, by tag": {"tags_any": ["tag-1"]},
     }.items():
         async with Consumer(address, topic, stop_at_end=True, **how) as consumer:  # type: ignore[arg-type]
             read = [(each.partition, each.offset, each.value) async for each in consumer]
-        found[f"a consumer, {name}"] = sorted(read)
+        found[name] = sorted(read)
     return found
 
 

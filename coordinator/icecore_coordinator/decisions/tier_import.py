@@ -30,7 +30,12 @@ from icecore.topic_settings import (
 )
 from icecore_coordinator.decisions import topic_changes
 from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
-from icecore_coordinator.state.cluster_state import ClusterState, check_free, next_of
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    check_free,
+    next_of,
+    next_revision,
+)
 from icecore_coordinator.state.left_out import base_behind, skipped_segment
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
@@ -184,7 +189,16 @@ def show(state: ClusterState, topic_id: bytes) -> Change:
         return Change()
     check_free(state, topic.name)
     shown = updated(topic, is_deleted=False, grace_left_ms=0)
-    return Change((shown, *_of_topic(state, topic_id)))
+    return Change((shown, *_of_topic(state, topic_id), *_to_tell(state, topic)))
+
+
+def _to_tell(state: ClusterState, topic: TopicRecord) -> tuple[PartitionRecord, ...]:
+    """Object storage has to hear of the topic from this cluster: what the earlier one stored may
+    say that it is deleted. Copies make an order due anyway."""
+    known = list(state.partitions_of(topic))
+    if not known or any(each.table_revision < each.tier_revision for each in known):
+        return ()
+    return next_revision(state, known[0].partition_key)
 
 
 def _importing(state: ClusterState, topic_id: bytes) -> TopicRecord:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from icecore.errors import ObjectStoreError
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings
 from icecore_node.remote.format.topic_table import TopicTable
@@ -53,6 +54,28 @@ async def test_a_deleted_topic_is_left_out(bucket: TieredFolder) -> None:
     found = await run(bucket, "plan", "--topic", uuid)
     assert ids(found) == [[first], []] and found["topics"][0]["is_deleted"]
     assert ids(await run(bucket, "plan", "--topic", "flights")) == [[other], [first]]
+
+
+async def test_a_sweeper_at_a_deleted_topic_stops_nobody(bucket: TieredFolder) -> None:
+    """It takes table, manifests and rows in any order, and what says it last."""
+    await two_topics(bucket)
+    await say(bucket, StoredSettings(2, "{}", name="flights", is_deleted=True), OTHER)
+    folder = bucket.folder / str(UUID(bytes=OTHER))
+    logs = [*(folder / "_delta_log").glob("*.json")]
+    for each in logs:
+        each.write_bytes(b"{")
+    assert ids(await run(bucket, "plan")) == [[FACTS.topic_id.hex()], [OTHER.hex()]]
+    with pytest.raises(ObjectStoreError):
+        await run(bucket, "plan", "--with-deleted")
+    for each in logs:
+        each.unlink()
+    manifests = [*folder.rglob("*.manifest.json")]
+    assert len(manifests) == 1
+    for each in (*manifests, *folder.rglob("*.parquet")):
+        each.unlink()
+        found = await run(bucket, "plan", "--with-deleted")
+        assert ids(found) == [[FACTS.topic_id.hex()], [OTHER.hex()]]
+    assert (await run(bucket, "verify"))["damaged"] == 0
 
 
 async def test_a_bucket_that_says_nothing_is_restored_as_ever(bucket: TieredFolder) -> None:

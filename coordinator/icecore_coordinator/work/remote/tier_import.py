@@ -92,7 +92,5 @@ def _added(topic_id: bytes, some: Sequence[ImportedSegment], state: ClusterState
     return tier_import.add_segments(state, topic_id, some)
 
 
-def _missing(
-    topic: ImportedTopic, table_revisions: Sequence[int], state: ClusterState
-) -> Change:
+def _missing(topic: ImportedTopic, table_revisions: Sequence[int], state: ClusterState) -> Change:
     return tier_import.missing_records(state, topic.topic_id, table_revisions, topic.log_starts)

@@ -218,6 +218,8 @@ def _overlap(one: FoundManifest, other: FoundManifest) -> bool:
 
 def strangers(bucket: Bucket, found: TopicObjects) -> Iterator[str]:
     """Yield strange findings that are no damage."""
+    if found.is_deleted:
+        yield "it is deleted, as its settings say: what the sweeper took of it is missing"
     for key in found.without_manifest():
         yield f"{key}: no manifest names it; an upload is under way, or was not finished"
     for each in found.manifests:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import InvalidRequestError
+from icecore.model import OFFSETS_LEFT_OUT
 from icecore.tier_records import TierTopicRecord
 from icecore_coordinator.decisions import tier_import
 from icecore_coordinator.decisions.tier_import import COUNTER_MAX
@@ -15,15 +16,16 @@ from tests.unit.coordinator.decisions.test_tier_import import TOPIC, add, begun,
 
 
 def finish(state: ClusterState, starts: tuple[int, ...], revisions: tuple[int, ...] = ()) -> None:
-    for change in tier_import.missing_records(state, TOPIC.topic_id, revisions, starts):
+    while (change := tier_import.missing_records(state, TOPIC.topic_id, revisions, starts)).puts:
         state.apply(change)
     state.apply(tier_import.show(state, TOPIC.topic_id))
 
 
 def ends(state: ClusterState, partition: int = 0) -> tuple[int, int]:
+    """The log start, and the end above which offsets are left out."""
     found = state.partitions[TOPIC.topic_id, partition]
     assert found.next_base_offset >= found.log_start_offset, "I19"
-    return found.log_start_offset, found.next_base_offset
+    return found.log_start_offset, found.next_base_offset - OFFSETS_LEFT_OUT
 
 
 @pytest.mark.parametrize(
@@ -42,17 +44,31 @@ def test_a_partition_without_records_goes_on_no_lower(revisions: tuple[int, ...]
     state = begun()
     add(state, segment(3, 10, 30))
     finish(state, (0, 120, 9), revisions)
-    assert ends(state) == (10, 30) and ends(state, 1) == (120, 120)
+    assert ends(state) == (10, 30) and ends(state, 1) == (120 + OFFSETS_LEFT_OUT, 120)
     assert (TOPIC.topic_id, 2) not in state.partitions, "it has two"
     found = state.partitions[TOPIC.topic_id, 1]
     assert (found.tier_revision, found.table_revision) == (revisions or (0, 0))[-1:] * 2
+
+
+@pytest.mark.parametrize("starts", [(120,), (0, 7)])
+def test_the_bucket_hears_of_a_topic_that_comes_back_without_records(
+    starts: tuple[int, ...],
+) -> None:
+    """The cluster before may have said that it is deleted."""
+    state = begun()
+    finish(state, starts, (3, 3))
+    assert [key for _, key in state.tiers.stale_tables] == [0]
+    state = begun()
+    add(state, segment(3, 10, 30, partition=1))
+    finish(state, (0, 20), (3, 3))
+    assert [key for _, key in state.tiers.stale_tables] == [1], "its copies are told anyway"
 
 
 def test_the_step_may_be_repeated() -> None:
     state = begun()
     add(state, segment(3, 10, 30))
     finish(state, (12,))
-    assert not tier_import.missing_records(state, TOPIC.topic_id, (), (20, 0))
+    assert not tier_import.missing_records(state, TOPIC.topic_id, (), (20, 0)).puts
     assert ends(state) == (12, 30)
 
 
