@@ -31,6 +31,8 @@ ROCKSDB_ENGINE: Final = "rocksdb"
 MEMORY_ENGINE: Final = "memory"
 """Batches of the active segment in memory: replicated, not durable; of sealed ones in files."""
 ENGINES: Final = (SEGMENT_ENGINE, ROCKSDB_ENGINE, MEMORY_ENGINE)
+VOLATILE_ENGINES: Final = (MEMORY_ENGINE,)
+"""Engines whose active logs end with the process."""
 
 OWN_FILE: Final = "partition"
 """Each active segment has a file of its own."""
@@ -246,7 +248,7 @@ class TopicSettings:
     )
     on_total_loss: str | None = _row(
         SettingKind.WORD,
-        "When no copy of an active segment is left: wait for a person, or go on without it.",
+        "When no copy of an active segment, or one in memory, is left: wait for a person or go on.",
         words=ON_TOTAL_LOSS,
         default="unavailable; restart_empty for engine memory",
     )

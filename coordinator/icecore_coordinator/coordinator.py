@@ -61,6 +61,7 @@ from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.recovery.lossy_acts import LossyActs
 from icecore_coordinator.work.recovery.recovery import Recovery
 from icecore_coordinator.work.recovery.start_states import StartStates
+from icecore_coordinator.work.recovery.vanished_segments import VanishedSegments
 from icecore_coordinator.work.remote.tier_import import TierImport
 from icecore_coordinator.work.remote.tiering import TieringScheduler
 from icecore_coordinator.work.retention import RetentionScheduler
@@ -122,11 +123,8 @@ class Coordinator:
         self.live = Liveness()
         self.heard = ReportedState(self.ledger.state)
         self.alerts = Alerts(clock)
-        self._net = net
-        self._store = store
-        self._clock = clock
-        self._timing = timing
-        self._poke = asyncio.Event()
+        self._net, self._store, self._poke = net, store, asyncio.Event()
+        self._clock, self._timing = clock, timing
         ports = WorkerPorts(
             ledger=self.ledger,
             calls=NodeCalls(net, self.ledger.state),
@@ -157,6 +155,9 @@ class Coordinator:
         self._auditor = Auditor(ports, opening, gains, request)
         self._repairer = Repairer(ports)
         self._surplus = SurplusCopies(ports, self._repairer.is_copying)
+        self._vanished = VanishedSegments(
+            ports, self._sessions.registered, self._repairer.is_copying
+        )
         self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
@@ -408,6 +409,7 @@ class Coordinator:
     async def _audit(self) -> None:
         while True:
             await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self._vanished.look()  # first: of these there is nothing to repair
             await self._repairer.drop_damaged()
             await self._auditor.audit()
             await self._deletions.look()

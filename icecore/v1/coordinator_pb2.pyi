@@ -208,6 +208,7 @@ class HeartbeatRequest(_message.Message):
     DISK_ID_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     STORE_PROBLEM_FIELD_NUMBER: _builtins.int
+    VANISHED_SEGMENT_IDS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     node_id: _builtins.int
     incarnation: _builtins.int
@@ -277,6 +278,10 @@ class HeartbeatRequest(_message.Message):
     def crowded_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """ACTIVE ones here on a disk past its watermark, while"""
 
+    @_builtins.property
+    def vanished_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """those of unknown_segment_ids of which nothing is left"""
+
     def __init__(
         self,
         *,
@@ -304,10 +309,11 @@ class HeartbeatRequest(_message.Message):
         disk_id: _builtins.bytes = ...,
         store_id: _builtins.bytes = ...,
         store_problem: _builtins.str = ...,
+        vanished_segment_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_id", b"disk_id", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "store_id", b"store_id", "store_problem", b"store_problem", "unknown_segment_ids", b"unknown_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "crowded_segment_ids", b"crowded_segment_ids", "deleted_segment_ids", b"deleted_segment_ids", "disk_counter", b"disk_counter", "disk_free_bytes", b"disk_free_bytes", "disk_id", b"disk_id", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "diverged_segment_ids", b"diverged_segment_ids", "draining", b"draining", "durable_ends", b"durable_ends", "fenced_segment_ids", b"fenced_segment_ids", "incarnation", b"incarnation", "leaving", b"leaving", "led", b"led", "metadata_revision", b"metadata_revision", "node_id", b"node_id", "read_only", b"read_only", "reclaim_bytes", b"reclaim_bytes", "sequence", b"sequence", "store_id", b"store_id", "store_problem", b"store_problem", "unknown_segment_ids", b"unknown_segment_ids", "vanished_segment_ids", b"vanished_segment_ids", "wall_clock_ms", b"wall_clock_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

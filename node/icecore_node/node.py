@@ -311,6 +311,8 @@ class Node:
         recovered = await context.executor.run(context.store.start_up)
         for found in recovered:
             adopt(context, table, self._digest_queue, found)
+            if found.is_vanished:
+                self._news.report_vanished(found.identity.segment_id)
         listeners = self._listeners
         await listeners.start(self._handlers())
         context.identity.begin(self._folder, listeners.address, listeners.native_address)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from icecore.model import Acks, Segment, SegmentState
-from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE
+from icecore.topic_settings import MEMORY_ENGINE, RESTART_EMPTY, ROCKSDB_ENGINE
 from icecore_replication.recovery import FenceReply, may_decide
 from tests.simulation import schedule
 from tests.simulation.cluster import World
@@ -55,6 +55,17 @@ def memory_blackout_plan(seed: int) -> Plan:
     )
 
 
+def memory_restart_plan(seed: int) -> Plan:
+    """The same where the topic may go on: what was sealed and not on a disk yet is lost, too (R98),
+    and nothing waits for a person."""
+    return replace(
+        memory_blackout_plan(seed),
+        on_total_loss=RESTART_EMPTY,
+        is_damage_bounded=True,
+        may_page=True,
+    )
+
+
 def needless_losses(world: World, plan: Plan, lost: Iterable[Segment]) -> Iterator[str]:
     """Segments in memory that are given up although enough of their processes never ended."""
     if plan.engine != MEMORY_ENGINE:
@@ -75,4 +86,5 @@ PLANS: dict[str, Callable[[int], Plan]] = {
     "database_blackout": database_blackout_plan,
     "memory_death": memory_death_plan,
     "memory_blackout": memory_blackout_plan,
+    "memory_restart": memory_restart_plan,
 }

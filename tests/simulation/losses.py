@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from icecore.model import Segment, SegmentState
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_replication.recovery import FenceReply, may_decide
+from tests.simulation.stored_logs import durable_tail
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -48,14 +49,37 @@ class Losses:
             if whole:
                 self._note(f"R82: segment {segment.segment_id} is given up, {whole} have all of it")
         was_sealed = old is not None and old.segment.state is SegmentState.SEALED
+        if was_sealed and segment.is_lost and not (old and old.segment.is_lost):
+            if whole := [each for each in record.holders if self._has_all(each, segment)]:
+                self._note(f"R98: segment {segment.segment_id} is lost, {whole} have all of it")
+            self._note_lost(segment)
         if segment.lossy and segment.state is SegmentState.SEALED and not was_sealed:
             self._given_up(segment, segment.end_offset)
         if segment.is_skipped and not was_sealed:
-            span = (segment.base_offset, float(segment.end_offset))
-            key = (segment.topic, segment.partition)
-            history = self._world.history
-            spans = history.unavailable if segment.is_lost else history.left_out
-            spans.setdefault(key, []).append(span)
+            if segment.is_lost:
+                self._note_lost(segment)
+            else:
+                self._note_span(self._world.history.left_out, segment)
+
+    def _note_lost(self, segment: Segment) -> None:
+        self._note_span(self._world.history.unavailable, segment)
+
+    def _note_span(
+        self, spans: dict[tuple[str, int], list[tuple[int, float]]], segment: Segment
+    ) -> None:
+        span = (segment.base_offset, float(segment.end_offset))
+        spans.setdefault((segment.topic, segment.partition), []).append(span)
+
+    def _has_all(self, node_id: int, segment: Segment) -> bool:
+        """Return whether a node has a whole copy of a sealed segment: in the memory of a process
+        that runs, or on its disks."""
+        name = f"node-{node_id}"
+        node, end_offset = self._world.shells.get(name), segment.end_offset
+        replica = node.replicas.get(segment.segment_id) if node is not None else None
+        if self._world.is_up(name) and replica is not None and replica.life.counts:
+            return replica.log.tail.end_offset >= end_offset
+        tail = durable_tail(self._world.hosts[name], segment.segment_id, end_offset)
+        return tail is not None and tail.end_offset >= end_offset
 
     def _given_up(self, segment: Segment, end_offset: int) -> None:
         key = (segment.topic, segment.partition)

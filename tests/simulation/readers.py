@@ -127,13 +127,18 @@ class Wanderer:
     def _note(self, partition: int, offset: int, value: bytes) -> None:
         world = self._world
         due = self._due.get(partition, offset)
-        if offset != due:
+        if offset != due and not self._is_lost(partition, due, offset):
             what = f"the wanderer was given {offset} of partition {partition}, {due} was due"
             world.loop.failures.append(what)
         self._due[partition] = offset + 1
         session = f"wanderer {partition} {self._seeks.get(partition, 0)}"
         now_s = world.loop.time()
         world.history.reads.append(Read(session, (self._topic, partition), offset, value, now_s))
+
+    def _is_lost(self, partition: int, due: int, offset: int) -> bool:
+        """Return whether all that was passed over lies in segments that were declared lost."""
+        is_unavailable, key = self._world.history.is_unavailable, (self._topic, partition)
+        return due < offset and all(is_unavailable(key, each) for each in range(due, offset))
 
 
 async def read_whole(world: "World", topic: str) -> None:

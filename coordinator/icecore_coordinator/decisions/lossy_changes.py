@@ -8,8 +8,8 @@ a topic orders beforehand for the case that no copy can be trusted (``on_total_l
 from collections.abc import Callable, Mapping
 
 from icecore.errors import InvalidRequestError
-from icecore.model import NodeId, SegmentId, SegmentState
-from icecore.topic_settings import RESTART_EMPTY
+from icecore.model import NodeId, Segment, SegmentId, SegmentState
+from icecore.topic_settings import RESTART_EMPTY, VOLATILE_ENGINES
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment, without_copies
@@ -104,6 +104,49 @@ def allow_total_loss(
     if not is_total_loss(current, segment):
         raise InvalidRequestError(f"a copy of segment {segment_id} may be whole")
     return allow_unclean(record)
+
+
+def may_vanish(segment: Segment) -> bool:
+    """Return whether a sealed segment may go without a word of a person: its topic allowed it, and
+    its copies were in memory before they were on disks."""
+    settings = segment.settings
+    return settings.engine in VOLATILE_ENGINES and settings.on_total_loss == RESTART_EMPTY
+
+
+def declare_vanished(
+    state: ClusterState, segment_id: SegmentId, is_gone: Callable[[NodeId], bool]
+) -> Change:
+    """A sealed segment whose copies were in memory, all of whose processes ended: it is lost, as
+    the segment was opened (R98).
+
+    A copy that has reached a disk may be there again later, whatever its node says now. So each
+    node that was ever asked to keep bytes of it has to have said that nothing is left.
+
+    Args:
+        state: As it is now.
+        segment_id: Of the segment.
+        is_gone: Whether the registered process of a node has said that it has nothing of it.
+
+    Raises InvalidRequestError: it is not SEALED, waits for a person, or a copy may be left.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or record.segment.state != SegmentState.SEALED:
+        raise InvalidRequestError(f"segment {segment_id} is not SEALED")
+    segment = record.segment
+    if segment.is_tiered or not segment.replicas:
+        return Change()
+    if not may_vanish(segment):
+        raise InvalidRequestError(f"segment {segment_id} waits for a person")
+    if left := silent_holders(record, is_gone):
+        raise InvalidRequestError(f"nodes {left} may have a copy of segment {segment_id}")
+    return Change((updated_segment(record, {"replicas": (), "lossy": True}),))
+
+
+def silent_holders(record: SegmentRecord, is_gone: Callable[[NodeId], bool]) -> list[NodeId]:
+    """Return the nodes that may have something of a segment, listed or not."""
+    segment = record.segment
+    asked = dict.fromkeys((*segment.replicas, *segment.surplus, *record.holders))
+    return [each for each in asked if not is_gone(each)]
 
 
 def begin_unclean(state: ClusterState, segment_id: SegmentId) -> Change:

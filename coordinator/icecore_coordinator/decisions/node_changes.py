@@ -1,6 +1,6 @@
 """Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,7 +10,7 @@ from icecore.errors import (
     UnavailableError,
     WrongClusterError,
 )
-from icecore.model import Incarnation, NodeId, SegmentId, SegmentState
+from icecore.model import Incarnation, NodeId, Segment, SegmentId, SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
@@ -276,6 +276,13 @@ def lost_copies(
         if is_disk_unknown or not is_whole:
             lost.append(segment_id)
     return lost
+
+
+def holds_nothing(held: Mapping[SegmentId, HeldReplica], segment: Segment) -> bool:
+    """Return whether an inventory shows that its node has no byte of a segment. A copy that is not
+    intact may be on a disk that is away."""
+    copy = held.get(segment.segment_id)
+    return copy is None or (copy.is_intact and copy.durable_end_offset <= segment.base_offset)
 
 
 def deletions_confirmed(

@@ -38,6 +38,36 @@ class DeletedCopies:
         return found
 
 
+class VanishedCopies:
+    """UNKNOWN copies of which nothing is left on their nodes: they were in memory."""
+
+    def __init__(self) -> None:
+        self._copies: dict[NodeId, dict[SegmentId, None]] = {}
+
+    def note(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
+        """The node has lost all that it had of these."""
+        found = self._copies.setdefault(node_id, {})
+        for segment_id in segment_ids:
+            if segment_id in found or len(found) < UNKNOWN_KEPT_MAX:
+                found[segment_id] = None
+
+    def has(self, node_id: NodeId, segment_id: SegmentId) -> bool:
+        """Return whether the node has said so."""
+        return segment_id in self._copies.get(node_id, ())
+
+    def segment_ids(self) -> set[SegmentId]:
+        """Return the segments of which some node has said so."""
+        return {each for of_node in self._copies.values() for each in of_node}
+
+    def copied(self, node_id: NodeId, segment_id: SegmentId) -> None:
+        """The node is about to hold the segment again; it says so when it does not."""
+        self._copies.get(node_id, {}).pop(segment_id, None)
+
+    def forget(self, node_id: NodeId) -> None:
+        """The node says all of it anew."""
+        self._copies.pop(node_id, None)
+
+
 class CopyReports:
     """Copies that are UNKNOWN to their own nodes, and segments that a promise has shut."""
 
@@ -47,6 +77,7 @@ class CopyReports:
         report that said so last."""
         self.count = 0
         """Number of reports until now."""
+        self.vanished = VanishedCopies()
         self._crowded: dict[NodeId, frozenset[SegmentId]] = {}
         """By node: segments that grow there on a disk, or in memory, that is getting full."""
         self.shut_out: dict[SegmentId, None] = {}
@@ -56,6 +87,7 @@ class CopyReports:
     def begin(self, node_id: NodeId) -> None:
         """A stream of this node begins: what it said before does not count."""
         self._unknown[node_id] = {}
+        self.vanished.forget(node_id)
         self._crowded.pop(node_id, None)
 
     def note_unknown(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
@@ -106,6 +138,7 @@ class CopyReports:
         unknown = self._unknown.get(node_id, {})
         if count is None or unknown.get(segment_id, 0) <= count:
             unknown.pop(segment_id, None)
+            self.vanished.copied(node_id, segment_id)
 
     def note_shut_out(self, segment_id: SegmentId) -> None:
         """Some member can't append to this ACTIVE segment."""

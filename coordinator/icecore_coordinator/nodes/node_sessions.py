@@ -49,6 +49,8 @@ class Registered:
     held: dict[SegmentId, HeldReplica]
     is_disk_unknown: bool
     incarnation: Incarnation
+    next_segment_id: int = 0
+    """No segment with this id, or a higher one, was there yet when the node said what it holds."""
 
 
 @dataclass
@@ -212,6 +214,10 @@ class NodeSessions:
         self._copies.deleted.note(node_id, convert.segment_ids(request.deleted_segment_ids))
         self._copies.note_crowded(node_id, convert.segment_ids(request.crowded_segment_ids))
         self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
+        vanished = convert.segment_ids(request.vanished_segment_ids)
+        self._copies.vanished.note(
+            node_id, [each for each in vanished if self._copies.is_unknown(node_id, each)]
+        )
         for segment_id in convert.segment_ids(request.diverged_segment_ids):
             self._alerts.raise_alert(segment_id, f"node {node_id}: a replica differs from another")
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))

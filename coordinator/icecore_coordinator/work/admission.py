@@ -28,7 +28,7 @@ from icecore_coordinator.decisions.node_changes import (
 )
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, NodeRecord
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -88,6 +88,7 @@ class NodeAdmission:
             held=held,
             is_disk_unknown=is_unknown,
             incarnation=node.issued_incarnation,
+            next_segment_id=next_of(self._ledger.state, "segment_id").next_value,
         )
         self._sessions.note_registered(known)
         event(

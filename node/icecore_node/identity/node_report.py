@@ -41,6 +41,8 @@ class News:
     diverged: dict[SegmentId, None] = field(default_factory=dict)
     fenced: dict[SegmentId, None] = field(default_factory=dict)
     deleted: dict[SegmentId, None] = field(default_factory=dict)
+    vanished: Sequence[SegmentId] = ()
+    """Those of ``unknown`` of which nothing is left here."""
 
 
 class NodeReport:
@@ -54,13 +56,15 @@ class NodeReport:
         """The disks are getting full: no new replicas, please."""
         self.crowded: list[SegmentId] = []
         """Segments that grow on a disk that is getting full, while others are not."""
+        self._vanished: dict[SegmentId, None] = {}
+        """Segments that were here in the memory of an earlier process, and are not again yet."""
 
     def begin(self, standing: InitialReport) -> None:
         """A new stream: all of it, not only what is new, for a coordinator that was restarted
         knows none (R32). Divergences are reported once and not kept."""
         self._news = News(
             led=dict(standing.led),
-            unknown=dict.fromkeys(standing.unknown_ids),
+            unknown=dict.fromkeys((*standing.unknown_ids, *self._vanished)),
             diverged=self._news.diverged,
             fenced=dict.fromkeys(standing.fenced_ids),
         )
@@ -68,6 +72,7 @@ class NodeReport:
     def take(self) -> News:
         """All that is to be said now."""
         news, self._news = self._news, News()
+        news.vanished = [each for each in news.unknown if each in self._vanished]
         return news
 
     def watermark_moved(self, segment_id: SegmentId, log: LedLog) -> None:
@@ -77,6 +82,16 @@ class NodeReport:
     def report_unknown(self, segment_id: SegmentId) -> None:
         """A replica here is damaged or missing."""
         self._news.unknown[segment_id] = None
+
+    def report_vanished(self, segment_id: SegmentId) -> None:
+        """A replica was in memory only, and an earlier process took it along. A copy that takes its
+        place and does not become whole changes nothing about that."""
+        self._vanished[segment_id] = None
+        self.report_unknown(segment_id)
+
+    def forget_vanished(self, segment_id: SegmentId) -> None:
+        """There is a whole replica."""
+        self._vanished.pop(segment_id, None)
 
     def forget_unknown(self, segment_id: SegmentId) -> None:
         """There is a whole replica, or room for a copy: an earlier report holds no longer."""
@@ -90,6 +105,7 @@ class NodeReport:
         """Nothing is here any more of a segment that was ordered to be deleted. Said once: the next
         stream begins with all orders that the coordinator did not hear this of."""
         self._news.deleted[segment_id] = None
+        self.forget_vanished(segment_id)
 
     def report_fenced(self, segment_id: SegmentId) -> None:
         """An ACTIVE segment is shut for this node by a promise."""

@@ -208,6 +208,7 @@ class Heartbeats:
             diverged_segment_ids=news.diverged,
             fenced_segment_ids=news.fenced,
             deleted_segment_ids=news.deleted,
+            vanished_segment_ids=news.vanished,
             wall_clock_ms=context.clock.now_ms(),
             read_only=self._news.read_only,
             crowded_segment_ids=self._news.crowded,

@@ -142,6 +142,7 @@ class SealFinisher:
             tail = log.tail
         await worker.run(store.seal, replica.segment_id, end, segment.seal_digest)
         replica.move(Sealed(tail))
+        self._damage.report_whole(replica.segment_id)
         self._context.metrics.segments_sealed.inc()
         self._digests.put(replica)
 

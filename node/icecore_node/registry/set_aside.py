@@ -27,4 +27,4 @@ class SettingAside:
             self._store.removal.quarantine, replica.segment_id, "replaced by a repair"
         )
         self._table.remove(replica)
-        self._damage.report_whole(replica.segment_id)
+        self._damage.report_room(replica.segment_id)

@@ -80,6 +80,11 @@ class Damage:
     def report_whole(self, segment_id: SegmentId) -> None:
         """There is one now: what was to be said of an earlier try holds no longer."""
         self._news.forget_unknown(segment_id)
+        self._news.forget_vanished(segment_id)
+
+    def report_room(self, segment_id: SegmentId) -> None:
+        """A damaged one has made room for a copy: whether that becomes whole is said later."""
+        self._news.forget_unknown(segment_id)
 
     def note_promise(self, replica: Replica) -> None:
         """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""

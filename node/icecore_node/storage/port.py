@@ -32,6 +32,8 @@ class FoundReplica:
     """State through ``base_offset``, as stored by ``confirm``."""
     headers: list[bytes] = field(default_factory=list)
     """152-byte headers of all batches of an *unsealed* log (to rebuild the producer state)."""
+    is_vanished: bool = False
+    """Not intact, and nothing of it is left anywhere on this node: it was in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import Protocol, runtime_checkable
 from icecore.errors import IcecoreError, NotReplicaError
 from icecore.model import SegmentId
 from icecore.process.log import event
-from icecore.topic_settings import SEGMENT_ENGINE
+from icecore.topic_settings import SEGMENT_ENGINE, VOLATILE_ENGINES
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import (
     CONFIRMED,
@@ -126,7 +126,9 @@ class ReplicaStore:
             )
         if log.damage:
             event(_log, logging.ERROR, "log_unknown", segment_id=row.segment_id, why=log.damage)
-        return self._catalog.found(row, log)
+        found = self._catalog.found(row, log)
+        found.is_vanished = bool(log.damage) and row.engine in VOLATILE_ENGINES
+        return found
 
     def _obey_earlier_version(self) -> None:
         """It noted a failed sync without saying whose: any log that was open may be concerned."""

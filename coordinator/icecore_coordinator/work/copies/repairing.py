@@ -14,6 +14,7 @@ from itertools import chain, islice
 from icecore.errors import IcecoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
+from icecore_coordinator.decisions.lossy_changes import may_vanish
 from icecore_coordinator.decisions.retention import add_holder
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
@@ -92,7 +93,8 @@ class Repairer:
                 event(_log, logging.WARNING, "copy_damaged", node_id=node_id, segment_id=segment_id)
                 continue
             self._last_copies[node_id, segment_id] = None
-            if (node_id, segment_id) not in last:
+            is_told = self._copies.vanished.has(node_id, segment_id) and may_vanish(record.segment)
+            if (node_id, segment_id) not in last and not is_told:
                 self._alerts.raise_alert(segment_id, f"node {node_id}: last copy is damaged")
 
     def repairs(self) -> list[Repair]:

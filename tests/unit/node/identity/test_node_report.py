@@ -25,6 +25,26 @@ def test_what_holds_no_longer_is_not_said() -> None:
     assert not news.take().unknown
 
 
+def test_what_vanished_is_said_again_until_a_whole_copy_is_there() -> None:
+    news = NodeReport()
+    for each in (5, 6, 7):
+        news.report_vanished(each)
+    taken = news.take()
+    assert list(taken.unknown) == list(taken.vanished) == [5, 6, 7]
+    news.forget_unknown(5)  # it makes room for a copy, which fails
+    news.report_unknown(5)
+    news.report_unknown(9)
+    taken = news.take()
+    assert (list(taken.unknown), list(taken.vanished)) == ([5, 9], [5])
+    news.forget_vanished(5)  # another one does not
+    news.report_deleted(6)
+    news.report_unknown(5)  # and is damaged later
+    assert not news.take().vanished
+    news.begin(InitialReport([8], {}))
+    taken = news.take()
+    assert (list(taken.unknown), list(taken.vanished)) == ([8, 7], [7])
+
+
 def test_a_new_stream_begins_with_what_holds_and_keeps_the_divergences() -> None:
     news = NodeReport()
     news.report_unknown(2)

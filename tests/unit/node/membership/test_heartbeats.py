@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import FencedError, NotCoordinatorError, WrongClusterError
-from icecore.model import CoordinatorEpoch
+from icecore.model import CoordinatorEpoch, SegmentId
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
 from icecore_node.identity.lease import Lease
@@ -120,6 +120,7 @@ async def test_no_heartbeats_while_a_disk_stalls() -> None:
 
 async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged() -> None:
     heartbeats = heartbeats_of(Disk())
+    heartbeats._news.report_vanished(SegmentId(4))
     for _ in range(2):
         stream = Stream()
         talk = asyncio.create_task(heartbeats._converse(cast(Any, stream)))
@@ -128,7 +129,8 @@ async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged()
         first = stream.heartbeats[0]
         told = {each.segment_id: (each.high_watermark, each.length_bytes) for each in first.led}
         assert told == LED
-        assert list(first.unknown_segment_ids) == [3]
+        assert list(first.unknown_segment_ids) == [3, 4]
+        assert list(first.vanished_segment_ids) == [4]
         assert first.wall_clock_ms == 1234
 
 

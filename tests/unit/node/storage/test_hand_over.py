@@ -118,6 +118,29 @@ def test_a_sealed_log_becomes_a_file(node: Node, monkeypatch: pytest.MonkeyPatch
     assert not node.store.hand_over.step()
 
 
+def process_ends(node: Node) -> FoundReplica:
+    node.memory = LogMemory(MemoryBudget(1 << 20))
+    [found] = node.power_cut()
+    return found
+
+
+def test_what_was_only_in_memory_vanishes_with_the_process(node: Node) -> None:
+    found = process_ends(node)
+    assert (found.intact, found.is_vanished) == (False, True)
+    again = process_ends(node)
+    assert (again.intact, again.is_vanished) == (False, True), "also to later processes"
+
+
+def test_what_was_handed_over_never_vanishes(node: Node) -> None:
+    """Its file may be on a disk that is away, or be mended; a lost file is no lost memory."""
+    node.hand_over()
+    [name] = node.log_files
+    SimFileSystem(node.files, None).unlink(name)
+    node.files.sync_names(None)
+    found = process_ends(node)
+    assert (found.intact, found.is_vanished) == (False, False)
+
+
 def test_an_empty_log_is_handed_over(node: Node) -> None:
     log = LogBuilder(2, 5, engine="memory")
     assert node.store.creation.create([log.identity], {2: (b"", 0)}) == [None]
