@@ -80,6 +80,9 @@ class TierRecord:
     sources: tuple[SegmentId, ...] = ()
     """UPLOADING: the segments whose records it is to carry, in their order, if it is a merger; no
     segment has its own id yet."""
+    withdrawn: int = NO_ATTEMPT
+    """The last attempt that was published and whose objects were missing then. Tables may name it
+    until another one is published."""
     version: int = 0
 
     @property
@@ -141,6 +144,18 @@ def retired(tier: TierRecord, counted_ms: int, revision: int) -> TierRecord:
         since_ms=counted_ms,
         revision=revision,
         version=tier.version + 1,
+    )
+
+
+def withdrawn(tier: TierRecord, counted_ms: int) -> TierRecord:
+    """The next version: its published copy is missing, and another one is to be made."""
+    return replace(
+        closed(tier, counted_ms),
+        state=TierState.UPLOADING,
+        copy=TierCopy(),
+        withdrawn=tier.attempt,
+        since_ms=counted_ms,
+        revision=0,
     )
 
 

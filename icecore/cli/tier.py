@@ -282,7 +282,7 @@ def forget_store(
     """Give up an object store that is gone for good, so that nodes begin another one.
 
     Nodes refuse every other store until then. Segments that only this store had stay listed, and
-    can't be read unless it comes back; what nodes still have is not uploaded again.
+    can't be read unless it comes back; what nodes still have is uploaded into the next one.
     """
     session = session_of(context)
     if not re.fullmatch("[0-9a-fA-F]{32}", store_id):

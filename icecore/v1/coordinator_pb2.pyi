@@ -2240,6 +2240,7 @@ class CommitTablesResponse(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     store_id: _builtins.bytes
@@ -2248,16 +2249,21 @@ class CommitTablesResponse(_message.Message):
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
         """same order; empty reason = the table is at this revision or a later one"""
 
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """same order: an object of a copy is not in this very store, for certain"""
+
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        missing: _abc.Iterable[_builtins.bool] | None = ...,
         store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "missing", b"missing", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2483,6 +2489,7 @@ class VerifyCopiesResponse(_message.Message):
 
     INCARNATION_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.int
     store_id: _builtins.bytes
@@ -2491,16 +2498,21 @@ class VerifyCopiesResponse(_message.Message):
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Error]:
         """same order; empty reason = the manifest and all its objects are there"""
 
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """same order: an object of it is not in this very store, for certain"""
+
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
         errors: _abc.Iterable[_common_pb2.Error] | None = ...,
+        missing: _abc.Iterable[_builtins.bool] | None = ...,
         store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "incarnation", b"incarnation", "missing", b"missing", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,10 +128,23 @@ async def test_a_bucket_that_is_emptied_is_not_begun_again(
         assert again["store_id"] != marker["store_id"]
         status = run_json(cluster, "tier", "status")
         assert status["store_id"] == again["store_id"]
+        async with Admin(address) as admin:
+
+            async def is_all_there() -> bool:  # also what was published in the other one before
+                now = await tiering(admin, "flights")
+                return not (unpublished(now) or now.stale_tables)
+
+            await until(is_all_there)
+            assert rows_of(topic_folder(bucket)) == 200
+            await admin.alter_topic("flights", local_retention_ms=0)
+            await until_tiered(admin, "flights", is_remote=True)
+        assert await read_all(address, "flights") == merged(first, second)
+        assert run_json(cluster, "tier", "verify", bucket.as_uri())["damaged"] == 0
 
 
 async def test_copies_stay_while_the_published_ones_are_gone(tmp_path: Path) -> None:
-    """Somebody emptied the bucket and left the marker: no node can tell by that."""
+    """Somebody emptied the bucket and left the marker: no node can tell by that. Nothing is
+    uploaded again, for the topic is not tiered any more."""
     bucket, away = tmp_path / "bucket", tmp_path / "away"
     with cluster_of(tmp_path / "cluster", Place(bucket.as_uri()), nodes=3) as cluster:
         address = cluster.bootstrap
@@ -139,7 +152,7 @@ async def test_copies_stay_while_the_published_ones_are_gone(tmp_path: Path) -> 
         [topic] = [each for each in bucket.iterdir() if not each.name.startswith("_")]
         topic.rename(away)
         async with Admin(address) as admin:
-            await admin.alter_topic("flights", local_retention_ms=0)
+            await admin.alter_topic("flights", tier="off", local_retention_ms=0)
             found = await told(address, "verify: ")
             assert found.published_segments and not found.remote_only_segments
             alerts = [each.why for each in (await admin.describe_cluster()).alerts]
@@ -154,6 +167,85 @@ async def test_copies_stay_while_the_published_ones_are_gone(tmp_path: Path) -> 
         shutil.copytree(away, topic, dirs_exist_ok=True)
         async with Admin(address) as admin:
             await until_tiered(admin, "flights", is_remote=True)
+        assert await read_all(address, "flights") == sent
+
+
+def topic_folder(bucket: Path) -> Path:
+    [topic] = [each for each in bucket.iterdir() if not each.name.startswith("_")]
+    return topic
+
+
+def objects(topic: Path, suffix: str) -> list[Path]:
+    """The objects of this kind of all copies, the oldest segment first."""
+    return sorted(each for each in topic.rglob(f"*{suffix}") if "_delta_log" not in each.parts)
+
+
+def rows_of(topic: Path) -> int:
+    """The rows that the table has, by its log."""
+    try:
+        actions = pa.table(DeltaTable(topic.as_uri()).get_add_actions(flatten=True))
+    except TableNotFoundError:
+        return 0
+    return sum(actions.column("num_records").to_pylist())
+
+
+async def test_what_is_missing_before_the_table_names_it_is_uploaded_again(tmp_path: Path) -> None:
+    """Somebody removed manifests, and the table has to begin anew: it would stay behind for
+    ever."""
+    bucket = tmp_path / "bucket"
+    with cluster_of(tmp_path / "cluster", Place(bucket.as_uri()), nodes=2) as cluster:
+        address = cluster.bootstrap
+        parts = [await fill(address, replication_factor=2)]
+        async with Admin(address) as admin:
+            for start in (100, 200):
+                parts.append(await produce(address, "flights", numbered(start, 100)))
+                await until_tiered(admin, "flights")
+        topic = topic_folder(bucket)
+        cluster.kill_coordinator()
+        shutil.rmtree(topic / "_delta_log")
+        for each in objects(topic, ".json")[:2]:
+            each.unlink()
+        before = {*objects(topic, ".json")}
+        cluster.start_coordinator()
+
+        async def is_whole() -> bool:
+            return rows_of(topic) == 300
+
+        await until(is_whole)
+        async with Admin(address) as admin:
+            found = await until_tiered(admin, "flights")
+            assert not found.stale_tables and found.published_segments == 3
+            said = [each.why for each in (await admin.describe_cluster()).alerts]
+            assert any("upload them again" in each for each in said)
+            assert len({*objects(topic, ".json")} - before) == 2, "under keys of their own"
+            # Now it may go from nodes, and all of it is read from the bucket.
+            await admin.alter_topic("flights", local_retention_ms=0)
+            await until_tiered(admin, "flights", is_remote=True)
+        assert await read_all(address, "flights") == merged(*parts)
+        assert run_json(cluster, "tier", "verify", bucket.as_uri())["damaged"] == 0
+
+
+async def test_what_is_missing_when_nodes_drop_theirs_is_uploaded_again(tmp_path: Path) -> None:
+    """The table names it: the new copy takes its place there in one commit."""
+    bucket = tmp_path / "bucket"
+    with cluster_of(tmp_path / "cluster", Place(bucket.as_uri()), nodes=2) as cluster:
+        address = cluster.bootstrap
+        sent = await fill(address, replication_factor=2)
+        topic = topic_folder(bucket)
+        [rows] = objects(topic, ".parquet")
+        rows.unlink()
+        versions = len([*(topic / "_delta_log").glob("*.json")])
+        async with Admin(address) as admin:
+            await admin.alter_topic("flights", local_retention_ms=0)
+            await until_tiered(admin, "flights", is_remote=True)
+        assert rows_of(topic) == 100
+        log = sorted((topic / "_delta_log").glob("*.json"))[versions:]
+        named = [each.read_text() for each in log if '"add"' in each.read_text()]
+        assert [('"remove"' in each) for each in named] == [True], "out and in at once"
+        assert await read_all(address, "flights") == sent
+        cluster.kill_coordinator()
+        rows.write_bytes(b"it comes back, or somebody puts something there")
+        cluster.start_coordinator()
         assert await read_all(address, "flights") == sent
 
 

@@ -3,11 +3,18 @@
 import pytest
 
 from icecore.model import NodeId, SegmentId
+from icecore.tier_records import TierState, withdrawn
 from icecore_coordinator.decisions import tiering
 from icecore_coordinator.decisions.local_copies import Verified, drop_expired_copies
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, CounterRecord, updated, without_copies
-from tests.model.tiering import COPY, KEY, SEGMENT, Rules, explore
+from icecore_coordinator.state.records import (
+    Change,
+    CounterRecord,
+    updated,
+    updated_segment,
+    without_copies,
+)
+from tests.model.tiering import COPY, KEY, SEGMENT, Rules, explore, withdraw
 
 
 def publishes_closed(state: ClusterState, upload: tiering.Attempt) -> Change:
@@ -67,8 +74,22 @@ def same_number_again(state: ClusterState, segment_id: SegmentId, owner: NodeId)
     return Change(tuple(puts))
 
 
+def sweeps_withdrawn(state: ClusterState) -> list[tiering.Sweeping]:
+    """Sweep the objects of a copy as soon as that is taken back."""
+    return tiering.sweepings(state, SEGMENT, 0)
+
+
+def withdraws_whatever(state: ClusterState, attempt: int) -> Change:
+    """A publication is taken back, whoever has a copy."""
+    tier, record = state.tiers.segments[SEGMENT], state.segments.get(SEGMENT)
+    if record is None or tier.attempt != attempt or tier.state is not TierState.PUBLISHED:
+        return Change()
+    lost = updated_segment(record, {"is_tiered": False})
+    return Change((withdrawn(tier, state.counted_ms), lost))
+
+
 def test_production_is_right_in_all_of_them() -> None:
-    states, wrong = explore(Rules())
+    states, wrong = explore(Rules(withdraw=withdraw))
     assert not wrong
     assert states > 1_000
 
@@ -83,6 +104,9 @@ def test_production_is_right_in_all_of_them() -> None:
         (Rules(release=releases_at_once), "the table names"),
         (Rules(begin=same_number_again), "two uploads meet|may be swept"),
         (Rules(uploader_deletes=True), "not there"),
+        (Rules(withdraw=withdraw, sweepings=sweeps_withdrawn), "the table names"),
+        (Rules(withdraw=withdraw, awaits_copy=lambda _: False), "the table loses records"),
+        (Rules(withdraw=withdraws_whatever), "no copy at all|the table names"),
     ],
 )
 def test_a_mistake_shows(rules: Rules, expected: str) -> None:

@@ -16,7 +16,7 @@ from icecore.errors import ConflictError
 from icecore.model import NO_NODE, Epoch, Incarnation, NodeId, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierRecord, TierState
 from icecore.topic_settings import SegmentSettings, Tiering
-from icecore_coordinator.decisions import local_copies, retention, tiering
+from icecore_coordinator.decisions import local_copies, retention, tier_withdrawal, tiering
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,
@@ -94,11 +94,26 @@ class Rules:
         state, SEGMENT, WAIT_MS
     )
     sweepings: Callable[[ClusterState], list[tiering.Sweeping]] = lambda state: tiering.sweepings(
-        state, SEGMENT, WAIT_MS
+        state, SEGMENT, WAIT_MS, _held_attempt(state)
+    )
+    withdraw: Callable[[ClusterState, int], Change] | None = None
+    """None = no node ever says that objects of the published copy are missing."""
+    awaits_copy: Callable[[ClusterState], bool] = lambda state: tier_withdrawal.awaits_copy(
+        state, KEY
     )
     uploader_deletes: bool = False
     """True = an uploader that does not hear that its answer has arrived removes the objects it has
     put."""
+
+
+def withdraw(state: ClusterState, attempt: int) -> Change:
+    """Take a publication back as production does; each node is up."""
+    return tier_withdrawal.withdraw(state, SEGMENT, attempt, lambda _: True)
+
+
+def _held_attempt(state: ClusterState) -> int:
+    tier = state.tiers.segments.get(SEGMENT)
+    return 0 if tier is None else tier_withdrawal.held_attempt(state, tier, WAIT_MS)
 
 
 def cluster(state: State) -> ClusterState:
@@ -207,14 +222,29 @@ def steps(state: State, rules: Rules) -> Iterator[State]:
         yield replace(state, is_emptied=True, objects=(), table=())
     yield taken(state, rules.release(known))
     yield from _uploads(state, rules)
-    if state.table_revision < state.revision:
+    yield from _withdrawals(state, rules)
+    if state.table_revision < state.revision and not rules.awaits_copy(known):
         names = state.tier is not None and state.tier.state is TierState.PUBLISHED
         table = (state.tier.attempt,) if names and state.tier is not None else ()
-        yield replace(taken(state, tiering.committed(known, KEY, state.revision)), table=table)
+        is_hole = bool(state.table) and not table and state.start == 0
+        committed = taken(state, tiering.committed(known, KEY, state.revision))
+        yield replace(committed, table=table, wrong="the table loses records" if is_hole else "")
     for each in rules.sweepings(known):
         left = replace(state, objects=_without(state.objects, each.attempt))
         yield left  # swept, and the answer is lost
         yield taken(left, tiering.swept(known, each))
+
+
+def _withdrawals(state: State, rules: Rules) -> Iterator[State]:
+    """A node says that objects are missing, rightly or wrongly, of the published copy or, late, of
+    an earlier one."""
+    if rules.withdraw is None or state.tier is None:
+        return
+    for attempt in (state.tier.attempt, *(e.attempt for e in state.tier.closed_attempts)):
+        try:
+            yield taken(state, rules.withdraw(cluster(state), attempt))
+        except ConflictError:
+            continue
 
 
 def _waits(state: State) -> bool:
@@ -223,7 +253,7 @@ def _waits(state: State) -> bool:
     if tier is None:
         return False
     since = [each.closed_ms for each in tier.closed_attempts]
-    since += [tier.since_ms] if tier.is_retiring else []
+    since += [tier.since_ms] if tier.is_retiring or tier.withdrawn else []
     return any(state.now_ms < each + WAIT_MS for each in since)
 
 

@@ -48,7 +48,8 @@ def begun(state: Cluster, segment_id: int, owner: int = 1) -> Attempt:
 def published(state: Cluster) -> int:
     """A sealed segment with a copy that counts: its id."""
     segment_id = sealed(state)
-    commit(state, publish(state, begun(state, segment_id), COPY, 0))
+    store_id = state.tiers.store_id
+    commit(state, publish(state, begun(state, segment_id), COPY, 0, store_id))
     return segment_id
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, ObjectStoreError
 from icecore.rpc.convert import error_to_proto
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes.copy_reports import CopyReports
@@ -57,6 +57,10 @@ class TierWorld:
         """The event that answers to uploads wait for; None = they do not wait."""
         self.store_ids: dict[int, bytes] = {}
         """Identity of the object store that a node has, if it says one, by node id."""
+        self.gone: set[int] = set()
+        """Attempts whose objects are not in the object store."""
+        self.named: set[int] = set()
+        """Attempts that the tables name: nobody reads their manifests to commit."""
         self.alerts: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Change], None]] = []
@@ -111,8 +115,14 @@ class TierWorld:
 
     async def decide_each(
         self, items: Iterable[Any], decision: Callable[[ClusterState, Any], Change]
-    ) -> list[Change]:
-        return [await self.decide(lambda state, each=item: decision(state, each)) for item in items]  # type: ignore[misc]
+    ) -> list[Change | IcecoreError]:
+        found: list[Change | IcecoreError] = []
+        for item in items:
+            try:
+                found.append(await self.decide(lambda state, each=item: decision(state, each)))  # type: ignore[misc]
+            except IcecoreError as error:
+                found.append(error)
+        return found
 
     # --- as the network -------------------------------------------------------------------------
 
@@ -130,10 +140,21 @@ class TierWorld:
         answer.store_id = self.store_ids.get(node_id, b"")
         return cast(bytes, answer.SerializeToString())
 
+    def _lost(self, attempts: set[int]) -> Any:
+        """The error of a node that looks for these copies; None = they are there."""
+        found = sorted(attempts & self.gone)
+        return error_to_proto(ObjectStoreError(f"{found[0]} is not there")) if found else None
+
     def _answer(self, request: Any, error: IcecoreError | None) -> Any:
         told = error_to_proto(error) if error else None
         if isinstance(request, pb.CommitTablesRequest):
-            return pb.CommitTablesResponse(errors=[told or pb.CommitTablesResponse().errors.add()])
+            [table] = request.partitions
+            unread = {each.attempt for each in table.segments} - self.named
+            lost = self._lost(unread)
+            if not (told or lost):
+                self.named |= unread
+            empty = pb.CommitTablesResponse().errors.add()
+            return pb.CommitTablesResponse(errors=[told or lost or empty], missing=[bool(lost)])
         if isinstance(request, pb.SweepRequest):
             empty = pb.SweepResponse().errors.add()
             return pb.SweepResponse(
@@ -143,7 +164,11 @@ class TierWorld:
             )
         if isinstance(request, pb.VerifyCopiesRequest):
             empty = pb.VerifyCopiesResponse().errors.add()
-            return pb.VerifyCopiesResponse(errors=[told or empty for _ in request.copies])
+            found = [self._lost({each.copy.attempt}) for each in request.copies]
+            return pb.VerifyCopiesResponse(
+                errors=[told or each or empty for each in found],
+                missing=[each is not None for each in found],
+            )
         copies = [
             pb.UploadedSegment(error=told)
             if told

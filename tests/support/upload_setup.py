@@ -273,7 +273,9 @@ class UploadNode(QueryNode):
         )
         request = pb.CommitTablesRequest(**self._head(changes), partitions=[table])
         answer = await self.service.commit_tables(request.SerializeToString(), CALL)
-        [error] = pb.CommitTablesResponse.FromString(answer).errors
+        found = pb.CommitTablesResponse.FromString(answer)
+        self.said_missing = [*found.missing]
+        [error] = found.errors
         return error
 
     async def verify(

@@ -297,15 +297,19 @@ class Sweeping:
     """True when no node can still put objects: once these are swept, the attempt is forgotten."""
 
 
-def sweepings(state: ClusterState, segment_id: SegmentId, keep_ms: int) -> list[Sweeping]:
+def sweepings(
+    state: ClusterState, segment_id: SegmentId, keep_ms: int, held_attempt: int = NO_ATTEMPT
+) -> list[Sweeping]:
     """Return the closed attempts of a segment that are to be swept now. Each is swept at once, and
-    again after ``keep_ms`` of counted time: a paused node may have put objects meanwhile."""
+    again after ``keep_ms`` of counted time: a paused node may have put objects meanwhile. Those up
+    to ``held_attempt`` stay."""
     tier = state.tiers.segments.get(segment_id)
     closed = tier.closed_attempts if tier is not None else ()
     return [
         Sweeping(segment_id, each.attempt, is_last=is_over)
         for each in closed
-        if (is_over := state.counted_ms >= each.closed_ms + keep_ms) or not each.is_swept
+        if each.attempt > held_attempt
+        and ((is_over := state.counted_ms >= each.closed_ms + keep_ms) or not each.is_swept)
     ]
 
 

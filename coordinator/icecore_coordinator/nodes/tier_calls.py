@@ -5,13 +5,14 @@ As with ``NodeCalls``, each is meant for one process, and what any other answers
 Nor does what a node did in another object store than the cluster's (R95).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from google.protobuf.json_format import MessageToJson
 
-from icecore.errors import ConflictError, IcecoreError
+from icecore.errors import ConflictError, IcecoreError, ObjectStoreError
 from icecore.model import Incarnation, NodeId, Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
 from icecore.rpc.parts import in_parts
@@ -71,6 +72,10 @@ class SweepItem:
     attempt: int
 
 
+class CopyMissingError(ObjectStoreError):
+    """An object of a published copy is not in the cluster's own object store, for certain."""
+
+
 class TierCalls:
     """The part of NodeService that is about object storage. Raises what ``NodeCalls`` raises, and
     ObjectStoreError when the node has another object store than the cluster."""
@@ -128,10 +133,7 @@ class TierCalls:
             [[item]],
             ask,
             pb.CommitTablesResponse.FromString,
-            lambda answer, _: [
-                error_from_proto(each) or True
-                for each in self._ours(answer.store_id, answer.errors)
-            ],
+            lambda answer, _: [*self._seen(answer)],
             timeout_s,
         )
         return result if isinstance(result, IcecoreError) else None
@@ -206,7 +208,7 @@ class TierCalls:
         self, node_id: NodeId, items: Sequence[TierRecord], timeout_s: float
     ) -> list[IcecoreError | bool]:
         """Have a node look for published copies in its own object store. Return True for each copy
-        that it sees, or why it does not."""
+        that it sees, or why it does not: CopyMissingError only where nothing else can be."""
 
         def ask(common: dict[str, Any], part: Sequence[TierRecord]) -> pb.VerifyCopiesRequest:
             return pb.VerifyCopiesRequest(**common, copies=map(_to_verify, part))
@@ -216,12 +218,22 @@ class TierCalls:
             in_parts(items, lambda _: 0, COPIES_PER_CALL),
             ask,
             pb.VerifyCopiesResponse.FromString,
-            lambda answer, _: [
-                error_from_proto(each) or True
-                for each in self._ours(answer.store_id, answer.errors)
-            ],
+            lambda answer, _: [*self._seen(answer)],
             timeout_s,
         )
+
+    def _seen(
+        self, answer: pb.VerifyCopiesResponse | pb.CommitTablesResponse
+    ) -> Iterator[IcecoreError | bool]:
+        """Yield the outcome for each item. A store without an id proves nothing by its lacks."""
+        is_known = bool(answer.store_id) and answer.store_id == self._calls.state.tiers.store_id
+        errors = self._ours(answer.store_id, answer.errors)
+        for each, is_missing in zip_longest(errors, answer.missing[: len(answer.errors)]):
+            error = error_from_proto(each)
+            if error is not None and is_missing and is_known:
+                yield CopyMissingError(error.message)
+            else:
+                yield error or True
 
 
 def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:

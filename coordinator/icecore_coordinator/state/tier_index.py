@@ -45,6 +45,10 @@ class TierIndex:
     """With closed attempts, whose objects are to be swept."""
     stale_tables: dict[tuple[bytes, int], None] = field(default_factory=dict)
     """Partitions whose table does not have what is published, as far as anybody has said."""
+    withdrawn: dict[tuple[bytes, int], dict[SegmentId, None]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """By partition: segments whose published copy was missing, and that have no other one yet."""
     nodes: dict[NodeId, None] = field(default_factory=dict)
     """Those that have the object store of the cluster; before any was used, all that have one."""
     urls: dict[NodeId, str] = field(default_factory=dict)
@@ -126,6 +130,8 @@ class TierIndex:
         self.of_topic[record.topic_id][segment_id] = None
         if record.state is TierState.PUBLISHED:
             self.published[record.partition_key][segment_id] = None
+        elif record.state is TierState.UPLOADING and record.withdrawn:
+            self.withdrawn[record.partition_key][segment_id] = None
         if record.is_retiring:
             self.retiring_of[record.partition_key][segment_id] = None
         _mark(self.under_way, segment_id, is_in=record.is_under_way)
@@ -135,8 +141,8 @@ class TierIndex:
     def _forget_tier(self, record: TierRecord) -> None:
         segment_id = record.segment_id
         _take_out(self.of_topic, record.topic_id, segment_id)
-        _take_out(self.published, record.partition_key, segment_id)
-        _take_out(self.retiring_of, record.partition_key, segment_id)
+        for by_partition in (self.published, self.withdrawn, self.retiring_of):
+            _take_out(by_partition, record.partition_key, segment_id)
         for each in (self.under_way, self.retiring, self.closed):
             each.pop(segment_id, None)
 

@@ -13,7 +13,7 @@ from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore.process.log import event
 from icecore.tier_records import TierRecord
 from icecore_coordinator.decisions.local_copies import verifiers
-from icecore_coordinator.nodes.tier_calls import TierCalls
+from icecore_coordinator.nodes.tier_calls import CopyMissingError, TierCalls
 from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tier_nodes import best_of, has_store
 from icecore_coordinator.work.remote.tiering_errors import VERIFY, TieringErrors
@@ -45,10 +45,16 @@ class CopyVerifier:
         )
         self._failed: dict[SegmentId, NodeId] = {}
         """Nodes that did not see a copy last time: another one is asked, if there is one."""
+        self._missing: dict[SegmentId, int] = {}
 
     def is_due(self, segment_id: SegmentId) -> bool:
         """Return whether it may be asked for now."""
         return self._backoff.is_due(segment_id)
+
+    def take_missing(self) -> dict[SegmentId, int]:
+        """Take what is missing for certain: the attempts, by segment. Each is returned once."""
+        missing, self._missing = self._missing, {}
+        return missing
 
     async def verify(self, segment_ids: Iterable[SegmentId]) -> dict[SegmentId, int]:
         """Have nodes look for published copies, each node once and all of them side by side.
@@ -127,12 +133,19 @@ class CopyVerifier:
             attempt=tier.attempt,
             error=error,
         )
-        if not error.retriable:
-            topic = self._ledger.state.topics.get(tier.topic_id)
-            name = topic.name if topic is not None else tier.topic_id.hex()
-            why = (
-                f"node {node_id} does not find published copies of topic {name} in its object "
-                "store, so nodes keep theirs: mount it, or put the objects back; icecore tier "
-                "status has the last error"
-            )
-            self._alerts.raise_alert(NO_SEGMENT, why)
+        if isinstance(error, CopyMissingError):
+            self._missing[tier.segment_id] = tier.attempt
+        elif not error.retriable:
+            self.tell_unseen(tier)
+
+    def tell_unseen(self, tier: TierRecord) -> None:
+        """Tell an operator that the node which looked for this copy last does not find it, and that
+        nothing mends it."""
+        topic = self._ledger.state.topics.get(tier.topic_id)
+        name = topic.name if topic is not None else tier.topic_id.hex()
+        why = (
+            f"node {self._failed.get(tier.segment_id)} does not find published copies of topic "
+            f"{name} in its object store, so nodes keep theirs: mount it, or put the objects back; "
+            "icecore tier status has the last error"
+        )
+        self._alerts.raise_alert(NO_SEGMENT, why)

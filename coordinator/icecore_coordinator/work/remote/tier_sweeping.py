@@ -12,6 +12,7 @@ from icecore.errors import IcecoreError
 from icecore.model import NodeId, SegmentId
 from icecore.process.log import event
 from icecore.tier_records import TierTopicRecord
+from icecore_coordinator.decisions.tier_withdrawal import held_attempt
 from icecore_coordinator.decisions.tiering import (
     Sweeping,
     emptied,
@@ -76,12 +77,14 @@ class SweepScheduler:
 
     def _due(self) -> list[Sweeping]:
         state, keep_ms = self._ledger.state, self._timing.tier_closed_keep_ms
+        grace_ms = self._timing.tier_reader_grace_ms
         found: list[Sweeping] = []
         for segment_id in state.tiers.closed:
             if len(found) >= ATTEMPTS_PER_SWEEP:
                 break
             if self._attempts.is_due(segment_id):
-                found += sweepings(state, segment_id, keep_ms)
+                held = held_attempt(state, state.tiers.segments[segment_id], grace_ms)
+                found += sweepings(state, segment_id, keep_ms, held)
         return found[:ATTEMPTS_PER_SWEEP]
 
     async def _sweep(self, node_id: NodeId, due: Sequence[Sweeping]) -> None:

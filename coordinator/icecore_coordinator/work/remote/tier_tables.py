@@ -9,13 +9,14 @@ it is.
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.process.log import event
+from icecore_coordinator.decisions.tier_withdrawal import awaits_copy
 from icecore_coordinator.decisions.tiering import committed
-from icecore_coordinator.nodes.tier_calls import TableItem, TierCalls
+from icecore_coordinator.nodes.tier_calls import CopyMissingError, TableItem, TierCalls
 from icecore_coordinator.state.cluster_state import stored_version
 from icecore_coordinator.state.records import PartitionKey
 from icecore_coordinator.work.backoff import KeyedBackoff
@@ -40,9 +41,16 @@ class TableScheduler:
     Args:
         ports: The cluster.
         errors: What went wrong, for people.
+        doubt: Told of a partition whose table can't be brought up to date: a copy is missing.
     """
 
-    def __init__(self, ports: WorkerPorts, errors: TieringErrors) -> None:
+    def __init__(
+        self,
+        ports: WorkerPorts,
+        errors: TieringErrors,
+        doubt: Callable[[PartitionKey], None],
+    ) -> None:
+        self._doubt = doubt
         self._ledger = ports.ledger
         self._timing = ports.timing
         self._calls = TierCalls(ports.calls)
@@ -60,7 +68,12 @@ class TableScheduler:
         takes one commit at a time."""
         stale = self._ledger.state.tiers.stale_tables
         self._backoff.forget(lambda key: key not in stale and key not in self._checked_ms)
-        due = [key for key in stale if self._backoff.is_due(key) and self._is_told(key)]
+        state = self._ledger.state
+        due = [
+            key
+            for key in stale
+            if self._backoff.is_due(key) and self._is_told(key) and not awaits_copy(state, key)
+        ]
         for key in (*due[:TABLES_PER_LOOK], *islice(self._unchecked(), CHECKS_PER_LOOK)):
             await self._commit(key)
 
@@ -83,7 +96,7 @@ class TableScheduler:
 
     async def _commit(self, key: PartitionKey) -> None:
         item, node_id = self._item(key), self._nodes.for_key(key[0])
-        if item is None or node_id is None:
+        if item is None or node_id is None or awaits_copy(self._ledger.state, key):
             return
         self._backoff.take([key])
         try:
@@ -95,6 +108,8 @@ class TableScheduler:
             self._backoff.release(key, is_done=False)
         self._nodes.note(node_id, is_done=error is None)
         if error is not None:
+            if isinstance(error, CopyMissingError):
+                self._doubt(key)
             self._errors.note(key[0], error.message, TABLE)
             event(
                 _log,

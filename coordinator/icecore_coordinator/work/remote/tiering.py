@@ -17,6 +17,7 @@ from icecore_coordinator.work.remote.tier_sweeping import SweepScheduler
 from icecore_coordinator.work.remote.tier_tables import TableScheduler
 from icecore_coordinator.work.remote.tiering_errors import TieringErrors
 from icecore_coordinator.work.remote.uploads import UploadScheduler
+from icecore_coordinator.work.remote.withdrawals import Withdrawals
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 
@@ -37,7 +38,8 @@ class TieringScheduler:
         calling: dict[SegmentId, NodeId] = {}
         self.merging = Merging(ports, self.errors, calling, spawn)
         self._uploads = UploadScheduler(ports, self.errors, calling, spawn)
-        self._tables = TableScheduler(ports, self.errors)
+        self._withdrawals = Withdrawals(ports, verifier, self.errors)
+        self._tables = TableScheduler(ports, self.errors, self._withdrawals.doubt)
         self._sweeper = SweepScheduler(ports, self.errors)
         self._ledger = ports.ledger
         self._live = ports.live
@@ -53,7 +55,7 @@ class TieringScheduler:
 
     async def follow(self) -> None:
         """Bring tables and objects to what metadata say; it may wait for the store."""
-        await asyncio.gather(self._tables.look(), self._sweeper.look())
+        await asyncio.gather(self._tables.look(), self._sweeper.look(), self._withdrawals.look())
 
     def _tell_warnings(self) -> None:
         """Each once; nodes store and serve what they have as before."""

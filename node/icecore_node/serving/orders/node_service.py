@@ -176,9 +176,12 @@ class NodeService:
         request = framing.parse(coordinator_pb2.CommitTablesRequest, body)
         self._check(request)
         tier = self._tier()
-        errors = await tier.commit_tables(request, partial(self._check, request))
+        errors, missing = await tier.commit_tables(request, partial(self._check, request))
         return coordinator_pb2.CommitTablesResponse(
-            incarnation=self._context.identity.incarnation, errors=errors, store_id=tier.store_id
+            incarnation=self._context.identity.incarnation,
+            errors=errors,
+            missing=missing,
+            store_id=tier.store_id,
         ).SerializeToString()
 
     async def sweep(self, body: Received, _: CallContext) -> bytes:
@@ -200,9 +203,12 @@ class NodeService:
         request = framing.parse(coordinator_pb2.VerifyCopiesRequest, body)
         self._check(request)
         tier = self._tier()
-        errors = await tier.verify_copies(request, partial(self._check, request))
+        errors, missing = await tier.verify_copies(request, partial(self._check, request))
         return coordinator_pb2.VerifyCopiesResponse(
-            incarnation=self._context.identity.incarnation, errors=errors, store_id=tier.store_id
+            incarnation=self._context.identity.incarnation,
+            errors=errors,
+            missing=missing,
+            store_id=tier.store_id,
         ).SerializeToString()
 
     def _tier(self) -> "TierOrders":

@@ -5,7 +5,7 @@ answered in its order, each with its own error.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from icecore.errors import IcecoreError
@@ -15,6 +15,7 @@ from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import CopyName, PublishedCopy
 from icecore_node.remote.format.stored_settings import StoredSettings
+from icecore_node.remote.store.object_store import ObjectMissingError
 from icecore_node.remote.write.copy_check import CHECKS_AT_ONCE, CopyCheck
 from icecore_node.remote.write.sweeping import Sweeper
 from icecore_node.remote.write.tier_tables import PublishedPartition, TierTables
@@ -85,13 +86,12 @@ class TierOrders:
 
     async def commit_tables(
         self, request: coordinator_pb2.CommitTablesRequest, check: Check
-    ) -> list[common_pb2.Error]:
-        """Tables of several topics at once, partitions of one after the other."""
-        return await asyncio.gather(
-            *(
-                _answered(self._tables.commit(_partition(each), check))
-                for each in request.partitions
-            )
+    ) -> tuple[list[common_pb2.Error], list[bool]]:
+        """Tables of several topics at once, partitions of one after the other. Return their errors,
+        and of which a copy is missing for certain, as ``verify_copies``."""
+        partitions = [_partition(each) for each in request.partitions]
+        return await self._with_missing(
+            [self._tables.commit(each, check) for each in partitions], len(partitions)
         )
 
     async def sweep(
@@ -118,11 +118,39 @@ class TierOrders:
 
     async def verify_copies(
         self, request: coordinator_pb2.VerifyCopiesRequest, check: Check
-    ) -> list[common_pb2.Error]:
-        """See copies in the object store. Raises what its use raises: then none was seen."""
+    ) -> tuple[list[common_pb2.Error], list[bool]]:
+        """See copies in the object store. Return their errors, and which are missing for certain:
+        the store was the right one before and after nobody found an object of theirs. Raises what
+        its use raises: then none was seen."""
         await self._access.confirm()
         copies = [_copy(each.topic_id, each.partition, each.copy) for each in request.copies]
-        return await _in_turns((self._copies.check(each, check) for each in copies), CHECKS_AT_ONCE)
+        return await self._with_missing(
+            [self._copies.check(each, check) for each in copies], CHECKS_AT_ONCE
+        )
+
+    async def _with_missing(
+        self, work: Sequence[Awaitable[None]], at_once: int
+    ) -> tuple[list[common_pb2.Error], list[bool]]:
+        """Carry out orders, each of which has confirmed the store. Return their errors, and for
+        which an object was not there: the store is confirmed once more after that."""
+        missing = [False] * len(work)
+
+        async def noted(number: int, each: Awaitable[None]) -> None:
+            try:
+                await each
+            except ObjectMissingError:
+                missing[number] = True
+                raise
+
+        errors = await _in_turns(
+            (noted(number, each) for number, each in enumerate(work)), max(1, at_once)
+        )
+        if any(missing):
+            try:
+                await self._access.confirm()
+            except IcecoreError:
+                missing = [False] * len(work)
+        return errors, missing
 
 
 async def _in_turns(work: Iterable[Awaitable[None]], at_once: int) -> list[common_pb2.Error]:
