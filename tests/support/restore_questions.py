@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from icecore import Admin, Consumer, Lookup, Producer
+from tests.support.tier_places import until
 
 VALUES = 6
 """Records of a topic have so many keys, tags and values of a header."""
@@ -43,6 +44,18 @@ async def send(address: str, *parts: Sent) -> None:
                     headers={"a": b"%d" % kind, "b": b"%d" % kind},
                 )
         await producer.flush()
+
+
+async def until_whole(address: str) -> None:
+    """Wait until look-ups of all topics are complete: nodes that were killed lead again."""
+    async with Admin(address) as admin:
+        for each in await admin.describe_topics():
+            async with Lookup(address, each.name) as lookup:
+
+                async def is_whole(lookup: Lookup = lookup) -> bool:
+                    return (await lookup.find(newest_first=True)).complete
+
+                await until(is_whole)
 
 
 async def answers(address: str, moments: Sequence[datetime], kinds: int = VALUES) -> Answers:
