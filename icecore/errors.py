@@ -116,7 +116,8 @@ class OffsetOutOfRangeError(IcecoreError):
 
 class OutOfOrderSequenceError(IcecoreError):
     """A producer's batch leaves a gap: it overtook the one before it, or that is lost. The metadata
-    hold the sequence number ``expected``, 0 of a producer of which nothing is known here."""
+    hold the sequence number ``expected``, 0 of a producer of which nothing is known here, and
+    ``oldest``, from which on batches are recognised: one that follows and is not has other ends."""
 
     reason = "OUT_OF_ORDER_SEQUENCE"
 

@@ -580,6 +580,7 @@ class ListOffsetsPartition(_message.Message):
     EARLIEST_FIELD_NUMBER: _builtins.int
     LATEST_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     topic: _builtins.str
@@ -591,6 +592,10 @@ class ListOffsetsPartition(_message.Message):
     """first offset with append time >= this; the high watermark if none"""
     segment_id: _builtins.int
     """timestamp_ms: look in this segment only; 0 = all replicas here"""
+    @_builtins.property
+    def producers(self) -> Global___ProducerRange:
+        """how far these have got; only the leader knows it"""
+
     def __init__(
         self,
         *,
@@ -600,17 +605,74 @@ class ListOffsetsPartition(_message.Message):
         earliest: _builtins.bool = ...,
         latest: _builtins.bool = ...,
         timestamp_ms: _builtins.int = ...,
+        producers: Global___ProducerRange | None = ...,
         segment_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest", "target", b"target", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest", "producers", b"producers", "target", b"target", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest", "partition", b"partition", "segment_id", b"segment_id", "target", b"target", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest", "partition", b"partition", "producers", b"producers", "segment_id", b"segment_id", "target", b"target", "timestamp_ms", b"timestamp_ms", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["earliest", "latest", "timestamp_ms"]  # noqa: Y015
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["earliest", "latest", "timestamp_ms", "producers"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
 
 Global___ListOffsetsPartition: _TypeAlias = ListOffsetsPartition  # noqa: Y015
+
+@_typing.final
+class ProducerRange(_message.Message):
+    """Producers that number their batches by themselves under neighbouring ids, as tasks of a job do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_ID_FIELD_NUMBER: _builtins.int
+    LAST_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    first_id: _builtins.int
+    last_id: _builtins.int
+    """inclusive"""
+    epoch: _builtins.int
+    """only those whose last batch here is of this epoch"""
+    def __init__(
+        self,
+        *,
+        first_id: _builtins.int = ...,
+        last_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "first_id", b"first_id", "last_id", b"last_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerRange: _TypeAlias = ProducerRange  # noqa: Y015
+
+@_typing.final
+class ProducerState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    OLDEST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    next_sequence: _builtins.int
+    """as many records were appended under the epoch, if not yet visible"""
+    oldest_sequence: _builtins.int
+    """of the batches that are still recognised"""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        next_sequence: _builtins.int = ...,
+        oldest_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_sequence", b"next_sequence", "oldest_sequence", b"oldest_sequence", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProducerState: _TypeAlias = ProducerState  # noqa: Y015
 
 @_typing.final
 class ListOffsetsResponse(_message.Message):
@@ -641,6 +703,7 @@ class ListOffsetsResult(_message.Message):
     APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     append_timestamp_ms: _builtins.int
     """of that record; -1 when there is none"""
@@ -649,6 +712,10 @@ class ListOffsetsResult(_message.Message):
     """timestamp_ms: a record matched"""
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
+    @_builtins.property
+    def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerState]:
+        """producers: those that are known, by id"""
+
     def __init__(
         self,
         *,
@@ -657,10 +724,11 @@ class ListOffsetsResult(_message.Message):
         append_timestamp_ms: _builtins.int = ...,
         segment_id: _builtins.int = ...,
         found: _builtins.bool = ...,
+        producers: _abc.Iterable[Global___ProducerState] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_timestamp_ms", b"append_timestamp_ms", "error", b"error", "found", b"found", "offset", b"offset", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_timestamp_ms", b"append_timestamp_ms", "error", b"error", "found", b"found", "offset", b"offset", "producers", b"producers", "segment_id", b"segment_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

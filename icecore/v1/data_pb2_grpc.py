@@ -59,7 +59,8 @@ class DataServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsets(self, request, context):
-        """Finds offsets: earliest, latest, or the first with append time >= timestamp.
+        """Finds offsets: earliest, latest, or the first with append time >= timestamp. Or says how far
+        producers have got.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,9 @@ class DataServiceStub:
     Fetch: _grpc.UnaryUnaryMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]
     """Reads from many partitions, from the leader or any replica; waits up to max_wait_ms for data."""
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]
-    """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
+    """Finds offsets: earliest, latest, or the first with append time >= timestamp. Or says how far
+    producers have got.
+    """
     Query: _grpc.UnaryUnaryMultiCallable[_data_pb2.QueryRequest, _data_pb2.QueryResponse]
     """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
     InitProducer: _grpc.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]
@@ -59,7 +61,9 @@ class DataServiceAsyncStub(DataServiceStub):
     Fetch: _aio.UnaryUnaryMultiCallable[_data_pb2.FetchRequest, _data_pb2.FetchResponse]  # type: ignore[assignment]
     """Reads from many partitions, from the leader or any replica; waits up to max_wait_ms for data."""
     ListOffsets: _aio.UnaryUnaryMultiCallable[_data_pb2.ListOffsetsRequest, _data_pb2.ListOffsetsResponse]  # type: ignore[assignment]
-    """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
+    """Finds offsets: earliest, latest, or the first with append time >= timestamp. Or says how far
+    producers have got.
+    """
     Query: _aio.UnaryUnaryMultiCallable[_data_pb2.QueryRequest, _data_pb2.QueryResponse]  # type: ignore[assignment]
     """Finds records by key, tag, header or event time: one page, from the segments this node holds."""
     InitProducer: _aio.UnaryUnaryMultiCallable[_data_pb2.InitProducerRequest, _data_pb2.InitProducerResponse]  # type: ignore[assignment]
@@ -92,7 +96,9 @@ class DataServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _data_pb2.ListOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_data_pb2.ListOffsetsResponse, _abc.Awaitable[_data_pb2.ListOffsetsResponse]]:
-        """Finds offsets: earliest, latest, or the first with append time >= timestamp."""
+        """Finds offsets: earliest, latest, or the first with append time >= timestamp. Or says how far
+        producers have got.
+        """
 
     @_abc_1.abstractmethod
     def Query(

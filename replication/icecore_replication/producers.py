@@ -94,6 +94,11 @@ class _Producer:
         return len(self.window) // _BATCH.size
 
     @property
+    def oldest_sequence(self) -> int:
+        """The first sequence of the batches that are remembered; all that follow are, too."""
+        return int(_BATCH.unpack_from(self.window)[0])
+
+    @property
     def last_base_offset(self) -> int:
         """The base offset of the last batch. At least one batch must be remembered."""
         return int(_BATCH.unpack_from(self.window, len(self.window) - _BATCH.size)[2])
@@ -164,6 +169,7 @@ class ProducerTable:
             f"producer {producer_id}: expected sequence {producer.next_sequence},"
             f" got {base_sequence}",
             expected=producer.next_sequence,
+            oldest=producer.oldest_sequence,
         )
 
     def check_epoch(
@@ -266,6 +272,17 @@ class ProducerTable:
             self._has_marks, self._max_append_timestamp_ms = False, newest_ms
             for producer in self._producers.values():
                 producer.last_ms = newest_ms
+
+    def states(
+        self, first_id: ProducerId, last_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> list[tuple[ProducerId, int, int]]:
+        """Producers with an id of this range, the last included, whose last batch is of this epoch:
+        ``(id, next sequence, oldest remembered sequence)``, by id."""
+        return sorted(
+            (producer_id, producer.next_sequence, producer.oldest_sequence)
+            for producer_id, producer in self._producers.items()
+            if first_id <= producer_id <= last_id and producer.epoch == producer_epoch
+        )
 
     def snapshot(self) -> bytes:
         """The table as bytes, equal on every replica with the same log. Without marks expired

@@ -7,7 +7,7 @@ the chain; each question goes to a replica of the segment in the middle.
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from icecore.client.checks import OFFSET_MAX, wrong_type
 from icecore.client.cluster.connection import Backoff, Connection
@@ -78,6 +78,15 @@ def position_ms(position: datetime) -> int:
     return (position - _EPOCH) // timedelta(milliseconds=1)  # as a float it may be 1 ms too early
 
 
+class ProducerState(NamedTuple):
+    """How far a producer has got in a partition."""
+
+    producer_id: int
+    next_sequence: int
+    oldest_sequence: int
+    """Batches before it are not recognised any more."""
+
+
 class OffsetLookup:
     """Answers questions about offsets of one topic, retrying until ``timeout_s`` is over.
 
@@ -119,6 +128,23 @@ class OffsetLookup:
             target = data_pb2.ListOffsetsPartition(latest=True)
         found = await self._retry(lambda: self._ask_leader(partition, target))
         return OffsetResult(found.offset, found.append_timestamp_ms)
+
+    async def producers(
+        self, partition: int, first_id: int, last_id: int, epoch: int
+    ) -> list[ProducerState]:
+        """How far the producers of these ids have got under an epoch; those that are known, by id.
+
+        Raises:
+            TopicRecreatedError: The topic is another one by now.
+            IcecoreError: The topic or partition is unknown, or no leader answered in time.
+        """
+        asked = data_pb2.ProducerRange(first_id=first_id, last_id=last_id, epoch=epoch)
+        target = data_pb2.ListOffsetsPartition(producers=asked)
+        found = await self._retry(lambda: self._ask_leader(partition, target))
+        return [
+            ProducerState(each.producer_id, each.next_sequence, each.oldest_sequence)
+            for each in found.producers
+        ]
 
     async def first_since(self, partition: int, timestamp_ms: int) -> OffsetResult:
         """The first record appended at that millisecond or later; see ``find``.

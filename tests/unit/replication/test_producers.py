@@ -56,6 +56,29 @@ def test_check(
     assert table.snapshot() == before
 
 
+@pytest.mark.parametrize(("sequence", "count"), [(10, 10), (60, 9), (25, 10)])
+def test_a_refusal_says_what_is_remembered(table: ProducerTable, sequence: int, count: int) -> None:
+    """So that a batch of before is told from one that ends elsewhere: five are remembered."""
+    with pytest.raises(OutOfOrderSequenceError) as refused:
+        table.check(PID, EPOCH, sequence, count)
+    assert refused.value.metadata == {"expected": "70", "oldest": "20"}
+    with pytest.raises(OutOfOrderSequenceError) as refused:
+        table.check(99, 0, sequence, count)
+    assert refused.value.metadata == {"expected": "0"}
+
+
+def test_states_of_a_range(table: ProducerTable) -> None:
+    table.apply(PID + 2, EPOCH, 0, 4, 1070, 8)
+    table.apply(PID + 1, EPOCH, 0, 3, 1074, 8)
+    table.apply(PID + 1, EPOCH + 1, 0, 2, 1077, 8)
+    first, second = (PID, 70, 20), (PID + 2, 4, 0)
+    assert table.states(PID, PID + 2, EPOCH) == [first, second]
+    assert table.states(PID, PID + 1, EPOCH) == [first]
+    assert table.states(PID + 1, PID + 9, EPOCH) == [second]
+    assert table.states(PID + 1, PID + 1, EPOCH + 1) == [(PID + 1, 2, 0)]
+    assert not table.states(PID + 2, PID, EPOCH)
+
+
 def test_new_epoch_forgets_the_old_window(table: ProducerTable) -> None:
     table.apply(PID, EPOCH + 1, 0, 10, 1070, 8)
     assert table.check(PID, EPOCH + 1, 0, 10) == Duplicate(1070, 1080)

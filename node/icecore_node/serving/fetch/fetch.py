@@ -38,6 +38,7 @@ from icecore_node.serving.fetch.plain_records import (
     ANSWER_RECORDS_MAX,
     plain_records,
 )
+from icecore_node.serving.fetch.producer_states import ProducerStates
 from icecore_node.serving.fetch.remote_fetch import RemoteFetch
 from icecore_node.serving.query.log_search import LogSearch
 from icecore_node.serving.query.pieces import view_of
@@ -292,17 +293,21 @@ class FetchHandler:
         request = framing.parse(data_pb2.ListOffsetsRequest, body)
         self._context.identity.check_cluster(request.cluster_id)
         answer, turns = data_pb2.ListOffsetsResponse(), Turns(call.slot)
+        states = ProducerStates()
         for entry in request.partitions:
             await turns.give()
             result = answer.partitions.add(append_timestamp_ms=-1)
             try:
-                await self._list_offset(entry, result)
+                await self._list_offset(entry, result, states)
             except IcecoreError as error:
                 result.error.CopyFrom(convert.error_to_proto(error))
         return answer.SerializeToString()
 
     async def _list_offset(
-        self, entry: data_pb2.ListOffsetsPartition, result: data_pb2.ListOffsetsResult
+        self,
+        entry: data_pb2.ListOffsetsPartition,
+        result: data_pb2.ListOffsetsResult,
+        states: ProducerStates,
     ) -> None:
         if entry.WhichOneof("target") == "timestamp_ms" and (
             await self._remote.find_time(entry, result)
@@ -317,8 +322,12 @@ class FetchHandler:
             result.offset, result.segment_id = leading.high_watermark, leading.segment_id
         elif target == "timestamp_ms":
             await self._find_time(held, entry, result)
+        elif target == "producers":
+            states.take()
+            leading = _leading(held, entry.partition)
+            states.add(leading.log.producers, entry.producers, result)
         else:
-            raise InvalidRequestError("ask for earliest, latest or a timestamp")
+            raise InvalidRequestError("ask for earliest, latest, a timestamp or producers")
 
     async def _find_time(
         self,
