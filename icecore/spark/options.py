@@ -51,7 +51,7 @@ STREAM: Final = (
     "maxBytesPerTrigger",
     "maxFilesPerTrigger",
 )
-WRITE: Final = (*_COMMON, "idempotent", "writeId", "acks", "compression")
+WRITE: Final = (*_COMMON, "idempotent", "writeId", "acks", "compression", "topicId")
 STREAM_WRITE: Final = (*WRITE, "checkpointLocation", "path")
 """Spark passes on where it keeps its own state."""
 
@@ -114,6 +114,8 @@ class WriteOptions:
     """Empty = one of its own."""
     acks: str
     compression: str
+    topic_id: bytes
+    """Id of the topic that is meant; empty = any topic of the name."""
 
 
 def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
@@ -172,6 +174,7 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
         write_id=write_id,
         acks=_one_of("acks", texts, ("all", "quorum", "leader")),
         compression=_one_of("compression", texts, ("lz4", "zstd", "none")),
+        topic_id=_id("topicId", texts),
     )
 
 

@@ -162,6 +162,7 @@ def read(
     Raises:
         ConfigurationError, OffsetOutOfRangeError: An option is wrong, or does not fit the topic;
             or Spark can't reach the store.
+        TopicRecreatedError: ``topicId`` is given, and the topic of that name is another one.
         IcecoreError: There is no such topic, or nobody answered in time.
     """
     if tiered not in get_args(Tiered):
@@ -169,8 +170,8 @@ def read(
     texts = {name: _text(value) for name, value in options.items()}
     texts |= {"topic": topic, "bootstrap": bootstrap}
     asked = read_options(texts, is_stream=False)
-    if asked.offset_ranges is not None or asked.topic_id:
-        raise ConfigurationError("offsetRanges and topicId are what this function plans")
+    if asked.offset_ranges is not None:
+        raise ConfigurationError("offsetRanges are what this function plans: leave them out")
     wanted = pruned(asked.columns).fieldNames()
     with Admin(bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
         planned = plan_read(admin, asked, with_files=tiered != "nodes")
@@ -192,7 +193,7 @@ def _rest(
     spark: SparkSession, texts: Mapping[str, str], topic_id: bytes, spans: Spans
 ) -> DataFrame:
     """Read the rest through the data source: these offsets of exactly this topic."""
-    ends = {name.lower() for name in (*ENDS, "asOf")}
+    ends = {name.lower() for name in (*ENDS, "asOf", "topicId")}
     kept = {name: text for name, text in texts.items() if name.lower() not in ends}
     kept["topicId"] = topic_id.hex()
     kept["offsetRanges"] = json.dumps({str(number): list(each) for number, each in spans.items()})

@@ -1,13 +1,15 @@
 """Writes DataFrames into topics: what rows become records of which partition, in which batches.
 
 All of that follows from the rows and their order, so that a task which is run again sends the same
-batches; ``appender.py`` says what that is good for.
+batches; ``appender.py`` says what that is good for, and ``division.py`` what keeps tasks of another
+attempt from writing rows twice that were divided otherwise then.
 """
 
 import asyncio
-import hashlib
+import secrets
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,11 +24,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from icecore.blocking import Admin
 from icecore.codec.arrow import checked, hash_of_keys
 from icecore.codec.columns import now_ms
-from icecore.errors import ConfigurationError, InvalidRequestError
+from icecore.errors import ConfigurationError, IcecoreError, InvalidRequestError
 from icecore.spark.appender import Appender
+from icecore.spark.division import TaskDivision, position_name
+from icecore.spark.identity import identity
 from icecore.spark.options import WriteOptions
+from icecore.spark.outbox import TaskOutbox
 from icecore.spark.shipping import shipped
 
 TYPES: Final = {
@@ -41,9 +47,7 @@ TYPES: Final = {
 BATCH_BYTES: Final = 512 << 10
 ROUND_BYTES: Final = 8 << 20
 """Rows are sent whenever so many have come."""
-_EPOCHS: Final = 1_000
-"""Micro-batches under one producer id: leaders refuse an epoch that is more than 1,024 beyond the
-last one, and a partition may get nothing for long."""
+FORGET_TIMEOUT_S: Final = 5.0
 _RECORD_BYTES: Final = 24
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
@@ -55,6 +59,8 @@ class Written(WriterCommitMessage):
     records: int
     duplicates: int
     """Records among them that an earlier attempt had appended."""
+    uncompared: int = 0
+    """Records among the duplicates that leaders remember too little of to compare them."""
 
 
 def check_schema(schema: StructType, overwrite: bool) -> None:
@@ -87,23 +93,49 @@ class BatchWriter(DataSourceArrowWriter):
         options: Of the write.
         schema: Of the DataFrame.
         overwrite: Refused.
+        attempt: The number of this attempt, which the driver gives and tasks are told.
     """
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        overwrite: bool = False,
+        attempt: int | None = None,
+    ) -> None:
         check_schema(schema, overwrite)
         self._options = options
         self._schema = schema
         self._id = options.write_id or uuid.uuid4().hex
+        self._attempt = attempt if attempt is not None else _attempt(options.write_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = replace(self._options, write_id=self._id) if self._options.idempotent else None
-        return shipped(self, named or self._options, self._schema)
+        return shipped(self, named or self._options, self._schema, False, self._attempt)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """On an executor: the rows of one task."""
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
-        return _write(self._options, iterator, self._id, number, 0)
+        return _write(self._options, iterator, self._id, number, 0, self._attempt)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver, when all is written: leaders say so from now on, and nothing else needs to
+        be remembered of a write that has a name."""
+        if self._attempt:
+            forget(self._options, self._id)
+
+
+def _attempt(name: str = "-") -> int:
+    """Return a number for an attempt that the driver is about to start; 0 for a write without a
+    name, which nobody can start again."""
+    return secrets.randbits(32) | 1 if name else 0
+
+
+def forget(options: WriteOptions, name: str) -> None:
+    """Let go of what is noted of a write. Where that fails it stays, and does no harm."""
+    with suppress(IcecoreError), Admin(options.bootstrap, timeout_s=FORGET_TIMEOUT_S) as admin:
+        admin.delete_positions(position_name(name), options.topic)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -113,9 +145,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options: Of the write.
         schema: Of the DataFrame.
         overwrite: Refused.
+        attempt: The number of this attempt, which the driver gives and tasks are told.
     """
 
-    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        overwrite: bool = False,
+        attempt: int | None = None,
+    ) -> None:
         check_schema(schema, False)
         if overwrite:
             raise ConfigurationError(
@@ -123,9 +162,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         self._options = options
         self._schema = schema
+        self._attempt = attempt or _attempt()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return shipped(self, self._options, self._schema)
+        return shipped(self, self._options, self._schema, False, self._attempt)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """On an executor: the rows of one task of one micro-batch.
@@ -139,7 +179,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if context is None or not query or not batch:
             raise ConfigurationError("Spark does not say which micro-batch this task belongs to")
         name = self._options.write_id or query
-        return _write(self._options, iterator, name, context.partitionId(), int(batch))
+        number = context.partitionId()
+        return _write(self._options, iterator, name, number, int(batch), self._attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: what tasks have written is there."""
@@ -149,21 +190,26 @@ class StreamWriter(DataSourceStreamArrowWriter):
         again."""
 
 
-def identity(name: str, task: int, batch_id: int) -> tuple[int, int]:
-    """Producer id and epoch of a task.
-
-    The highest bit tells these ids from those that a coordinator counts out.
-    """
-    text = f"{name}/{batch_id // _EPOCHS}/{task}".encode()
-    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-    return number | 1 << 63, batch_id % _EPOCHS + 1
-
-
 def _write(
-    options: WriteOptions, rows: Iterator[pa.RecordBatch], name: str, task: int, batch_id: int
+    options: WriteOptions,
+    rows: Iterator[pa.RecordBatch],
+    name: str,
+    task: int,
+    batch_id: int,
+    attempt: int,
 ) -> Written:
+    """Append the rows of a task.
+
+    Args:
+        options: Of the write.
+        rows: Of the task.
+        name: Of the write.
+        task: Its number.
+        batch_id: Of the micro-batch.
+        attempt: The driver's number of this attempt; 0 = there can be no other one.
+    """
     if not options.idempotent:
-        name = uuid.uuid4().hex  # each attempt is another producer
+        name, attempt = uuid.uuid4().hex, 0  # each attempt is another producer
     producer_id, producer_epoch = identity(name, task, batch_id)
     appender = Appender(
         options.bootstrap,
@@ -172,33 +218,42 @@ def _write(
         producer_epoch=producer_epoch,
         acks=options.acks,
         codec=options.compression,
+        topic_id=options.topic_id,
     )
-    return asyncio.run(_append_all(appender, rows, task))
+    division = TaskDivision(appender.connection, name, attempt) if attempt else None
+    return asyncio.run(append_all(appender, rows, task, division))
 
 
-async def _append_all(appender: Appender, rows: Iterator[pa.RecordBatch], task: int) -> Written:
+async def append_all(
+    appender: Appender, rows: Iterator[pa.RecordBatch], task: int, division: TaskDivision | None
+) -> Written:
+    """Append the rows of a task, and close its appender.
+
+    Args:
+        appender: Not started yet.
+        rows: All of them.
+        task: Its number.
+        division: What keeps rows from being written twice; None = nothing could write them before.
+
+    Raises:
+        SparkTaskChangedError: An earlier attempt has appended other rows.
+        IcecoreError: They can't be appended.
+    """
     try:
         await appender.start()
+        outbox = TaskOutbox(appender, task, division)
+        await outbox.start()
         cutter = Cutter(appender.partitions, task)
         count = 0
         for batch in rows:
             count += batch.num_rows
             if batch.num_rows and cutter.add(batch) >= ROUND_BYTES:
-                await _send(appender, cutter.take())
-        await _send(appender, cutter.take(is_last=True))
-        return Written(count, appender.duplicates)
+                await outbox.send(cutter.take())
+        await outbox.send(cutter.take(is_last=True))
+        await outbox.finish()
+        return Written(count, appender.duplicates, appender.uncompared)
     finally:
         await appender.close()
-
-
-async def _send(appender: Appender, batches: dict[int, list[pa.RecordBatch]]) -> None:
-    async def one(partition: int, batches: list[pa.RecordBatch]) -> None:
-        for batch in batches:
-            await appender.append(partition, batch)
-
-    async with asyncio.TaskGroup() as group:
-        for partition, each in batches.items():
-            group.create_task(one(partition, each))
 
 
 class Cutter:

@@ -60,6 +60,19 @@ def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Sn
     )
 
 
+def check_topic(options: ReadOptions, snapshot: Snapshot) -> None:
+    """Refuse another topic than the one that is meant.
+
+    Raises:
+        TopicRecreatedError: It was made again.
+    """
+    if options.topic_id not in (b"", snapshot.topic_id):
+        raise TopicRecreatedError(
+            f"topic {options.topic} has the id {snapshot.topic_id.hex()}, and not "
+            f"{options.topic_id.hex()}: it was made again"
+        )
+
+
 def held_snapshot(admin: Admin, topic: str, moment: AsOf) -> Snapshot:
     """The topic as it was at a moment that is still held.
 
@@ -144,13 +157,14 @@ def plan_read(admin: Admin, options: ReadOptions, *, with_files: bool) -> Planne
 
     Raises:
         ConfigurationError, OffsetOutOfRangeError: As ``plan.resolve``.
-        TopicRecreatedError: It was made again while we asked.
+        TopicRecreatedError: It was made again while we asked, or is not the one that is meant.
         IcecoreError: There is no such topic, or the cluster did not answer in time.
     """
     if options.as_of is not None:
         snapshot = held_snapshot(admin, options.topic, options.as_of)
     else:
         snapshot = take_snapshot(admin, options.topic, with_segments=False)
+    check_topic(options, snapshot)
     starts = offsets_of(admin, options, snapshot, "starting")
     ends = offsets_of(admin, options, snapshot, "ending")
     topic_id, tier_url = snapshot.topic_id, ""

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from icecore.blocking import Admin
-from icecore.errors import TopicRecreatedError
 from icecore.spark.columns import check_schema, pruned
 from icecore.spark.filters import Pushed, pushed
 from icecore.spark.options import ReadOptions, read_options, write_options
@@ -29,6 +28,7 @@ from icecore.spark.ranges import RangePartition, RangeSource, read_range
 from icecore.spark.shipping import shipped
 from icecore.spark.snapshot import (
     ADMIN_TIMEOUT_S,
+    check_topic,
     held_snapshot,
     offsets_of,
     offsets_since,
@@ -128,11 +128,7 @@ class TopicBatchReader(DataSourceReader):
         if options.as_of is not None:
             return held_snapshot(admin, options.topic, options.as_of)
         snapshot = take_snapshot(admin, options.topic)
-        if options.topic_id not in (b"", snapshot.topic_id):
-            raise TopicRecreatedError(
-                f"topic {options.topic} has the id {snapshot.topic_id.hex()}, and not "
-                f"{options.topic_id.hex()}: it was made again"
-            )
+        check_topic(options, snapshot)
         return snapshot
 
     def _bounds(self, admin: Admin, snapshot: Snapshot) -> tuple[dict[int, int], dict[int, int]]:

@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             snapshot = self._snapshot()
             starts = offsets_of(self._client(), self._options, snapshot, "starting")
-            self._initial = _offset(snapshot, starts)
+            self._initial = _offset(snapshot, starts, self._options.min_partitions)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -99,9 +99,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if is_limited:
             ends = admitted(snapshot, starts, ends, self._limits)
         self._planned = ends
-        chosen = _offset(snapshot, {p: end for p, end in ends.items() if p in known or end})
-        if chosen["partitions"] == start["partitions"]:
+        following = {p: end for p, end in ends.items() if p in known or end}
+        if following == known:
             return start  # with another text Spark would begin a micro-batch
+        chosen = _offset(snapshot, following, self._options.min_partitions)
         return chosen | {"left_out": _left_out(snapshot, starts, ends)}
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             each.records(self._planned.get(number, 0), each.high_watermark)
             for number, each in snapshot.partitions.items()
         )
-        return {**_offset(snapshot, ends), "lag": lag}
+        return {**_offset(snapshot, ends, self._options.min_partitions), "lag": lag}
 
     def _end(self, number: int, partition: PartitionSnapshot) -> int:
         if self._target is None:
@@ -181,7 +182,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for number, stop in ends.items()
         }
         snapshot = Snapshot(options.topic, bytes.fromhex(end["topic_id"]), plain)
-        planned = ranges(snapshot, starts, ends, options.min_partitions)
+        least = int(end.get("min_partitions", options.min_partitions))
+        planned = ranges(snapshot, starts, ends, least)
         return [
             RangePartition(self._source(snapshot, is_new=each.partition not in before), each)
             for each in planned
@@ -212,13 +214,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._admin = None
 
 
-def _offset(snapshot: Snapshot, offsets: Mapping[int, int]) -> dict[str, Any]:
-    """Return the offset that Spark keeps, as JSON."""
+def _offset(snapshot: Snapshot, offsets: Mapping[int, int], min_partitions: int) -> dict[str, Any]:
+    """Return the offset that Spark keeps, as JSON. The option is of the micro-batch that ends
+    there: one that is run again has the tasks that it had, whatever the query is started with."""
     return {
         "version": _VERSION,
         "topic": snapshot.topic,
         "topic_id": snapshot.topic_id.hex(),
         "partitions": {str(number): offset for number, offset in sorted(offsets.items())},
+        "min_partitions": min_partitions,
     }
 
 

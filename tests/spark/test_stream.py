@@ -86,6 +86,53 @@ def test_available_now_goes_on_from_its_checkpoint(
             assert max(batches) <= 180
 
 
+def undo_commit(folder: Path) -> None:
+    """As if the driver had been killed when all was written, and Spark had not noted that."""
+    for name in ("0", ".0.crc"):
+        (folder / "checkpoint" / "commits" / name).unlink()
+
+
+def test_a_micro_batch_keeps_its_tasks(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Another minPartitions counts from the next one on."""
+    for topic in ("tasks-from", "tasks-to"):
+        create(cluster, topic, partitions=1)
+    produce(cluster, "tasks-from", 0, 300)
+    to_topic(stream(spark, cluster, "tasks-from"), cluster, "tasks-to", tmp_path).awaitTermination()
+    undo_commit(tmp_path)
+    again = stream(spark, cluster, "tasks-from", minPartitions="6")
+    to_topic(again, cluster, "tasks-to", tmp_path).awaitTermination()
+    assert values(cluster, "tasks-to") == Counter(range(300))
+
+
+def test_files_in_other_tasks_are_not_written_twice(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Spark packs files into tasks by the number of cores, or as here by a setting."""
+    create(cluster, "packed", partitions=2)
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        lines = [json.dumps({"key": str(n), "value": str(n)}) for n in range(number, 400, 4)]
+        (tmp_path / "in" / f"{number}.json").write_text("\n".join(lines))
+
+    def run() -> StreamingQuery:
+        rows = spark.readStream.schema("key string, value string").json(str(tmp_path / "in"))
+        return to_topic(rows.selectExpr("*", "now() timestamp"), cluster, "packed", tmp_path)
+
+    run().awaitTermination()
+    undo_commit(tmp_path)
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "1000")
+    try:
+        with pytest.raises(Exception, match="divided into other tasks"):
+            run().awaitTermination()
+    finally:
+        spark.conf.unset("spark.sql.files.maxPartitionBytes")
+    assert values(cluster, "packed") == Counter(range(400))
+    run().awaitTermination()
+    assert values(cluster, "packed") == Counter(range(400))
+
+
 def until_committed(query: StreamingQuery, folder: Path, batches: int) -> None:
     """Wait until a query has so many micro-batches more behind it: it is in the middle of the next
     one then."""

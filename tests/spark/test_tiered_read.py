@@ -17,7 +17,7 @@ from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
 from icecore.client.cluster.offsets import time_position
 from icecore.dev import LocalCluster
-from icecore.errors import ConfigurationError
+from icecore.errors import ConfigurationError, TopicRecreatedError
 from icecore.spark.columns import SCHEMA
 from icecore.tier_records import topic_folder
 from tests.spark.clusters import PATTERN, with_bucket
@@ -254,10 +254,22 @@ def test_wrong_arguments(spark: SparkSession, tiering: LocalCluster, half: str) 
     for options, message in (
         ({"tiered": "remote"}, "tiered is one of"),
         ({"offsetRanges": "{}", "topicId": "00" * 16}, "are what this function plans"),
+        ({"topicId": "00"}, "32 hex digits"),
         ({"columns": "valeu"}, "no column valeu"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             read(spark, tiering, half, **options)
+
+
+def test_a_read_says_which_topic_it_means(
+    spark: SparkSession, tiering: LocalCluster, half: str
+) -> None:
+    with Admin(tiering.bootstrap) as admin:
+        (described,) = admin.describe_topics([half])
+    meant = read(spark, tiering, half, topicId=described.topic_id.hex())
+    assert meant.count() == read(spark, tiering, half).count()
+    with pytest.raises(TopicRecreatedError, match="made again"):
+        read(spark, tiering, half, topicId="00" * 16)
 
 
 @pytest.mark.default_timing

@@ -89,6 +89,37 @@ def test_other_rows_under_one_id_are_an_error(spark: SparkSession, cluster: Loca
     assert len(read_all(cluster, "changed")) == 300
 
 
+@pytest.mark.parametrize("tasks", [1, 6])
+def test_rows_in_other_tasks_are_not_written_twice(
+    spark: SparkSession, cluster: LocalCluster, tasks: int
+) -> None:
+    """Spark recognises a task by its number, and a task of another one has other rows."""
+    topic = f"divided-{tasks}"
+    create(cluster, topic)
+    write(keyed(spark, 3_000), cluster, topic, writeId="w")
+    text = F.col("id").cast("string")
+    divided = spark.range(0, 3_000, 1, tasks).select(text.alias("key"), text.alias("value"))
+    with pytest.raises(Exception, match="divided into other tasks"):
+        write(divided, cluster, topic, writeId="w")
+    write(keyed(spark, 3_000), cluster, topic, writeId="w")
+    found = Counter(each.value for each in read_all(cluster, topic))
+    assert found == Counter(b"%d" % n for n in range(3_000))
+    with Admin(cluster.bootstrap) as admin:
+        assert [each.name for each in admin.list_positions(topics=[topic])] == []
+
+
+def test_a_write_may_name_the_topic_that_it_means(
+    spark: SparkSession, cluster: LocalCluster
+) -> None:
+    create(cluster, "meant")
+    with Admin(cluster.bootstrap) as admin:
+        (described,) = admin.describe_topics(["meant"])
+    write(keyed(spark, 30), cluster, "meant", topicId=described.topic_id.hex())
+    with pytest.raises(Exception, match="TopicRecreatedError"):
+        write(keyed(spark, 30), cluster, "meant", topicId="00" * 16)
+    assert len(read_all(cluster, "meant")) == 30
+
+
 def test_many_batches_are_recognised(spark: SparkSession, cluster: LocalCluster) -> None:
     """More of them than a leader remembers."""
     create(cluster, "many", partitions=1)

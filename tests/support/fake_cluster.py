@@ -60,6 +60,7 @@ class FakePartition:
         self.segments: list[FakeSegment] = []
         self.log_start = 0
         self.sequences: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self.epochs: dict[int, int] = {}
         self.open(leader, (leader,))
 
     @property
@@ -97,6 +98,8 @@ class FakePartition:
     def append(self, body: bytes, header: BatchHeader) -> tuple[int, bool]:
         """Base offset and whether the batch was there before."""
         recent = self.sequences[header.producer_id]
+        if header.producer_epoch > self.epochs.get(header.producer_id, header.producer_epoch):
+            recent.clear()
         first, end = header.base_sequence, header.base_sequence + header.record_count
         if header.producer_id:
             for known_first, known_end, base in recent:
@@ -104,7 +107,10 @@ class FakePartition:
                     return base, True
             expected = recent[-1][1] if recent else 0
             if first != expected:
-                raise OutOfOrderSequenceError(f"{expected} expected, got {first}")
+                known = {"oldest": recent[0][0]} if recent else {}
+                raise OutOfOrderSequenceError(
+                    f"{expected} expected, got {first}", expected=expected, **known
+                )
         base = self.tail.end
         record = self.tail.record
         stamped, _ = batches.stamp(
@@ -119,6 +125,7 @@ class FakePartition:
             prev_header_crc32c=0,
         )
         recent.append((first, end, base))
+        self.epochs[header.producer_id] = header.producer_epoch
         del recent[: -self.cluster.batches_kept]
         self.tail.batches.append(
             (base, base + header.record_count, stamped + body[batches.HEADER_LENGTH :])
@@ -353,6 +360,16 @@ class FakeCluster:
         for item in data_pb2.ListOffsetsRequest.FromString(body).partitions:
             partition, result = self.find(item), answer.partitions.add()
             result.offset, result.append_timestamp_ms = partition.tail.end, -1
+            if item.WhichOneof("target") == "producers":
+                asked = item.producers
+                for producer, epoch in sorted(partition.epochs.items()):
+                    if asked.first_id <= producer <= asked.last_id and epoch == asked.epoch:
+                        recent = partition.sequences[producer]
+                        result.producers.add(
+                            producer_id=producer,
+                            next_sequence=recent[-1][1],
+                            oldest_sequence=recent[0][0],
+                        )
             if item.earliest:
                 result.offset = partition.log_start
             elif item.WhichOneof("target") == "timestamp_ms":

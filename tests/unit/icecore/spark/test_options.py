@@ -86,6 +86,15 @@ def test_contradictions() -> None:
         write_options(WHERE | {"writeId": "x", "idempotent": "false"}, is_stream=False)
 
 
+def test_a_write_may_say_which_topic_it_means() -> None:
+    for is_stream in (False, True):
+        assert write_options(WHERE, is_stream=is_stream).topic_id == b""
+        given = WHERE | {"topicId": "0a" * 16}
+        assert write_options(given, is_stream=is_stream).topic_id == b"\n" * 16
+        with pytest.raises(ConfigurationError, match="32 hex digits"):
+            write_options(WHERE | {"topicId": "x"}, is_stream=is_stream)
+
+
 def test_ranges_of_offsets() -> None:
     given = WHERE | {"topicId": "0a" * 16, "offsetRanges": '{"0": [[0, 3], [3, 9]], "7": []}'}
     found = read_options(given, is_stream=False)

@@ -1,4 +1,4 @@
-"""Rows into batches: where one ends depends on the rows alone; who a task is to leaders."""
+"""Rows into batches: where one ends depends on the rows alone."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 from icecore.codec.columns import partition_for_key
 from icecore.errors import InvalidRequestError
 from icecore.spark import sink
-from icecore.spark.sink import Cutter, identity
+from icecore.spark.sink import Cutter
 
 
 def rows(start: int, end: int) -> pa.RecordBatch:
@@ -73,14 +73,3 @@ def test_partition_column_is_heeded_and_checked() -> None:
     for wrong in (3, -1):
         with pytest.raises(InvalidRequestError, match=f"has {wrong}; the topic has 0 to 2"):
             cutter.add(pa.record_batch({"value": [b"a"], "partition": [wrong]}))
-
-
-def test_identities() -> None:
-    """One per task and micro-batch; epochs grow by one, and never further than leaders allow."""
-    assert identity("q", 0, 5) == identity("q", 0, 5)
-    ids = {
-        identity(name, task, batch)[0] for name in "qr" for task in (0, 1) for batch in (0, 1000)
-    }
-    assert len(ids) == 8
-    assert min(ids) >= 1 << 63
-    assert [identity("q", 0, batch)[1] for batch in (0, 1, 999, 1_000)] == [1, 2, 1_000, 1]
