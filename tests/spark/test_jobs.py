@@ -2,6 +2,9 @@
 step is finished by the next one as if nothing had been."""
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +147,11 @@ def test_latest_is_killed(
     made = run(spark, cluster, "latest", topic, "--to", tmp_path / "out")
     assert made.status == "done"
     assert newest(spark, made) == dict(first) | {b"late": b"1"}
-    assert not (tmp_path / "out" / "_icecore" / "staging").exists()
+    staging = tmp_path / "out" / "_icecore" / "staging"
+    for path in files(staging):  # of the killed run, which could still be alive
+        os.utime(path, (0, time.time() - 25 * 3600))
+    assert run(spark, cluster, "latest", topic, "--to", tmp_path / "out").status == "done"
+    assert not staging.exists()
 
 
 # --- export -------------------------------------------------------------------------------------
@@ -225,6 +232,68 @@ def test_export_is_killed(
     table = spark.read.parquet(made.output)
     assert sorted(row["n"] for row in table.select("n").collect()) == list(range(130))
     assert spark.read.parquet(str(tmp_path / "out" / "quarantine")).count() == 1
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_two_exports_meet(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, form: str
+) -> None:
+    """One is paused with a step that it has made and not noted, and the other one does it all."""
+    topic, may_end, is_made = f"two-{form}", threading.Event(), threading.Event()
+    create(cluster, topic)
+    produce(cluster, topic, [*values(range(100)), (b"bad", b"?")])
+    given = ("export", topic, "--to", tmp_path / "out", "--schema", FIELDS, "--format", form)
+    given = (*given, "--partition-by", "kind")
+    found: list[Metrics] = []
+    with pytest.MonkeyPatch.context() as patch:
+        finish = JobLedger.finish
+
+        def slow(*asked: Any) -> Any:
+            if threading.current_thread() is paused:
+                is_made.set()
+                assert may_end.wait(300)
+            return finish(*asked)
+
+        patch.setattr(JobLedger, "finish", slow)
+        paused = threading.Thread(target=lambda: found.append(run(spark, cluster, *given)))
+        paused.start()
+        assert is_made.wait(300)
+        assert run(spark, cluster, *given).status == "done"
+        before = files(tmp_path / "out" / "table")
+        may_end.set()
+        paused.join()
+    assert "has done step 0: wait for its end" in found[0].error
+    assert files(tmp_path / "out" / "table") == before
+    assert run(spark, cluster, *given).status == "done"
+    table = spark.read.parquet(str(tmp_path / "out" / "table"))
+    assert sorted(row["n"] for row in table.select("n").collect()) == list(range(100))
+    assert spark.read.parquet(str(tmp_path / "out" / "quarantine")).count() == 1
+    if form == "delta":
+        assert in_delta(tmp_path / "out") == set(range(100))
+
+
+def test_a_topic_that_is_made_again_between_two_steps(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(cluster, "between", partitions=1)
+    produce(cluster, "between", values(range(20)))
+    finish = JobLedger.finish
+
+    def again(*asked: Any) -> Any:
+        found = finish(*asked)
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_topic("between")
+            admin.create_topic("between", partitions=1, replication_factor=1)
+        produce(cluster, "between", values(range(100, 120)))
+        return found
+
+    monkeypatch.setattr(JobLedger, "finish", again)
+    given = ("export", "between", "--to", tmp_path / "out", "--schema", FIELDS)
+    made = run(spark, cluster, *given, "--step-records", "10")
+    assert (made.status, made.steps_done) == ("failed", 1)
+    assert "TOPIC_RECREATED" in made.error
+    rows = spark.read.parquet(str(tmp_path / "out" / "table")).select("n").collect()
+    assert sorted(row["n"] for row in rows) == list(range(10))
 
 
 def test_a_delta_log_over_an_export(
@@ -353,6 +422,27 @@ def test_backfill_writes_once(
     again = run(spark, cluster, *given)
     assert (again.status, again.steps_found_done, again.records_written) == ("done", 2, 0)
     assert len(read_all(cluster, topic)) == 500
+
+
+def test_backfill_stays_with_its_topic(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(cluster, "filled-again")
+    spark.range(0, 100).write.parquet(str(tmp_path / "table"))
+    note_done = JobLedger.note_done
+
+    def again(*asked: Any) -> None:
+        note_done(*asked)
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_topic("filled-again")
+            admin.create_topic("filled-again", partitions=2, replication_factor=1)
+
+    monkeypatch.setattr(JobLedger, "note_done", again)
+    given = ("backfill", "filled-again", "--from", tmp_path / "table", "--steps", "2")
+    made = run(spark, cluster, *given, "--state", tmp_path / "state")
+    assert (made.status, made.steps_done) == ("failed", 1)
+    assert "TopicRecreatedError" in made.error
+    assert not read_all(cluster, "filled-again")
 
 
 def test_backfills_that_can_not_be(

@@ -61,6 +61,7 @@ def backfill(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         mine = rows.where(bucket == number).observe(seen, F.count("*").alias("records"))
         writing = in_order(mine, arguments).write.format("icecore").mode("append")
         writing = writing.options(topic=arguments.topic, bootstrap=arguments.bootstrap)
+        writing = writing.option("topicId", metrics.topic_id)
         with Watch(spark, report, f"step {number + 1} of {arguments.steps}"):
             writing.option("writeId", f"{job_id} {number}").save()
         count = seen.get["records"]

@@ -13,7 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from icecore.errors import ConfigurationError, StorageError
-from icecore.spark.jobs.files import JobFolder
+from icecore.spark.jobs.files import JobFile, JobFolder
+from icecore.spark.jobs.ledger import Step
 
 STEP: Final = "step"
 """The column that the folders of steps make."""
@@ -48,7 +49,11 @@ def uri_of(path: str) -> str:
 
 
 def bring_up(
-    folder: JobFolder, table: str, fields: StructType, partition_by: Sequence[str], steps: int
+    folder: JobFolder,
+    table: str,
+    fields: StructType,
+    partition_by: Sequence[str],
+    done: Sequence[Step],
 ) -> int:
     """Commit each step that is done and not in the log yet: how many those were.
 
@@ -57,7 +62,7 @@ def bring_up(
         table: The name of the table's folder in it.
         fields: Columns of its files and of its folders, but the step.
         partition_by: Columns that make folders.
-        steps: That are done.
+        done: Notes of the steps that are done.
 
     Raises:
         StorageError: The log can't be read or written.
@@ -75,15 +80,23 @@ def bring_up(
         )
         known = log.transaction_version(_APP)
         first = 0 if known is None else known + 1
-        for number in range(first, steps):
-            _commit(log, folder, table, [STEP, *partition_by], number)
+        for number in range(first, len(done)):
+            files = files_of(folder, f"{table}/{STEP}={number:06}", done[number])
+            _commit(log, files, [STEP, *partition_by], number)
             log.update_incremental()  # else the next commit takes this one for a rival's
     except (DeltaError, OSError) as error:
         raise StorageError(f"the Delta log of {folder.under(table)}: {error}") from error
-    return steps - first
+    return len(done) - first
 
 
-def _commit(log: Any, folder: JobFolder, table: str, partition_by: list[str], number: int) -> None:
+def files_of(folder: JobFolder, place: str, noted: Step) -> list[JobFile]:
+    """The files of a step: those that its note names, or in notes of before, all that are there."""
+    if "files" not in noted:
+        return list(folder.files(place))
+    return [JobFile(*each) for each in noted["files"][place]]
+
+
+def _commit(log: Any, files: Sequence[JobFile], partition_by: list[str], number: int) -> None:
     from deltalake import CommitProperties, Transaction
     from deltalake.transaction import AddAction
 
@@ -96,7 +109,7 @@ def _commit(log: Any, folder: JobFolder, table: str, partition_by: list[str], nu
             True,
             "{}",
         )
-        for each in folder.files(f"{table}/{STEP}={number:06}")
+        for each in files
         if each.path.endswith(".parquet")
     ]
     log.create_write_transaction(

@@ -1,7 +1,7 @@
 """JSON values as a table: partitioned Parquet, and a quarantine for what does not parse.
 
 Each step reads a range of offsets and makes one folder of the table and, where something does not
-parse, one of the quarantine. Both appear when they are whole. The first run fixes the schema.
+parse, one of the quarantine. Each appears when it is whole. The first run fixes the schema.
 """
 
 from argparse import Namespace
@@ -68,6 +68,7 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         metrics.status = "planned"
         return
     ledger.open()
+    ledger.publish_all(done)
     if begun is not None:
         report.note("an earlier run has not finished a step: that one first")
         done.append(_make(spark, arguments, report, ledger, len(done), begun))
@@ -79,17 +80,17 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
             raise ConflictError(f"another run writes to {folder.path}: wait for its end")
         done.append(_make(spark, arguments, report, ledger, len(done), plan))
     if arguments.format == "delta":
-        _commit(ledger, arguments, report, len(done))
+        _commit(ledger, arguments, report, done)
     ledger.clean()
     metrics.status = "done"
 
 
-def _commit(ledger: JobLedger, arguments: Namespace, report: Report, steps_done: int) -> None:
+def _commit(ledger: JobLedger, arguments: Namespace, report: Report, done: list[Step]) -> None:
     fields = parsed_schema(ledger.settings["fields"])
     names = {ours: SCHEMA[theirs].dataType for ours, theirs in PLACES.items()}
     places = [StructField(name, kind) for name, kind in names.items()]
     columns = StructType([*places, *fields.fields])
-    count = delta.bring_up(ledger.folder, "table", columns, arguments.partition_by, steps_done)
+    count = delta.bring_up(ledger.folder, "table", columns, arguments.partition_by, done)
     report.note(f"{count} steps were committed to the Delta log")
 
 
@@ -104,8 +105,9 @@ def _make(
     """One step: its rows, and its quarantine where there is something for it."""
     starts, ends = plan["start_offsets"], plan["end_offsets"]
     folder, staged = ledger.folder, ledger.staging()
+    topic_id = ledger.settings["topic_id"]
     fields = parsed_schema(ledger.settings["fields"])
-    rows = parsed(steps.read_step(spark, arguments, starts, ends), fields)
+    rows = parsed(steps.read_step(spark, arguments, topic_id, starts, ends), fields)
     seen = Observation()
     bad = F.count_if(F.col(_BAD).isNotNull()).alias("bad")
     writing = rows.observe(seen, F.count("*").alias("records"), bad).where(F.col(_BAD).isNull())
@@ -120,19 +122,16 @@ def _make(
             kept = unparsed.select(*PLACES, F.col("value"), F.col(_BAD).alias("reason"))
             kept.write.parquet(folder.under(f"{staged}/quarantine"))
     name = f"step={number:06}"
-    folder.delete(f"quarantine/{name}")
-    if counts["bad"]:
-        ledger.publish(f"{staged}/quarantine", f"quarantine/{name}")
-    ledger.publish(f"{staged}/table", f"table/{name}")
+    places = {"table": f"table/{name}", "quarantine": f"quarantine/{name}"}
     facts = {**plan, "records": counts["records"], "quarantined": counts["bad"]}
-    ledger.note_done(number, facts)
+    noted = ledger.finish(number, facts, staged, places)
     metrics = report.metrics
     steps.note_range(metrics, starts, ends)
     metrics.records_read += counts["records"]
     metrics.records_quarantined += counts["bad"]
     metrics.records_written += counts["records"] - counts["bad"]
     metrics.steps_done += 1
-    return facts
+    return noted
 
 
 def parsed(records: DataFrame, fields: StructType) -> DataFrame:
@@ -198,7 +197,9 @@ def _fields(
         first = next(steps.cut(snapshot, starts, ends, arguments.infer_records), None)
         if first is None:
             raise ConfigurationError("the topic is empty: say its columns by --schema")
-        values = steps.read_step(spark, arguments, *first).select(F.col("value").cast("string"))
+        values = steps.read_step(spark, arguments, report.metrics.topic_id, *first).select(
+            F.col("value").cast("string")
+        )
         found = spark.read.option("mode", "DROPMALFORMED").json(
             values.where("value is not null and is_valid_utf8(value)").rdd.map(lambda row: row[0])
         )

@@ -5,17 +5,17 @@ Spark's own file systems are asked, so a job needs no credentials but those of S
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icecore.errors import ConfigurationError, StorageError
 
 
-@dataclass(frozen=True, slots=True)
-class JobFile:
+class JobFile(NamedTuple):
     """One that a folder, or one below it, has."""
 
     path: str
@@ -50,6 +50,7 @@ class JobFolder:
         except Exception as error:
             raise ConfigurationError(f"Spark can't write to {path}: {_reason(error)}") from error
         self.path = str(self._system.makeQualified(at).toString())
+        self._scheme = self.path.partition(":")[0]
 
     def under(self, name: str) -> str:
         """The path of something in it."""
@@ -68,7 +69,9 @@ class JobFolder:
         )
 
     def files(self, name: str) -> Iterator[JobFile]:
-        """All files below a folder of it."""
+        """All files below a folder of it; none when there is no such folder."""
+        if not self.exists(name):
+            return
         root = f"{self._system.makeQualified(self._at(name)).toString()}/"
         found = self._system.listFiles(self._at(name), True)
         while found.hasNext():
@@ -76,19 +79,44 @@ class JobFolder:
             path = str(each.getPath().toString()).removeprefix(root)
             yield JobFile(path, int(each.getLen()), int(each.getModificationTime()))
 
+    def newest_ms(self, name: str) -> int:
+        """Return when something below a folder was last written."""
+        whole = int(self._system.getFileStatus(self._at(name)).getModificationTime())
+        return max((each.modified_ms for each in self.files(name)), default=whole)
+
     def delete(self, name: str) -> None:
         """A file, or a folder and all that is in it; nothing when it is not there."""
         self._system.delete(self._at(name), True)
 
-    def move(self, source: str, target: str) -> None:
-        """Whole, and only to where nothing is.
+    def delete_empty(self, name: str) -> None:
+        """A folder, unless something is in it."""
+        with suppress(Py4JError):
+            self._system.delete(self._at(name), False)
+
+    def try_move(self, source: str, target: str) -> None:
+        """Move a folder to where nothing is, unless somebody does the same meanwhile."""
+        self._system.mkdirs(self._at(target).getParent())
+        with suppress(Py4JError):  # it is gone: who looks what is there finds out
+            self._system.rename(self._at(source), self._at(target))
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file, unless it has come to its place meanwhile.
 
         Raises:
-            StorageError: The file system refuses.
+            StorageError: It is neither here nor there.
         """
-        self._system.mkdirs(self._at(target).getParent())
-        if self.exists(target) or not self._system.rename(self._at(source), self._at(target)):
-            raise StorageError(f"{self.under(source)} could not be moved to {self.under(target)}")
+        util, configuration = self._jvm.org.apache.hadoop.fs.FileUtil, self._system.getConf()
+        at = [self._system, self._at(source), self._system, self._at(target)]
+        try:
+            is_done = util.copy(*at, False, True, configuration)
+        except Py4JError as error:
+            is_done, why = False, _reason(error)
+        else:
+            why = "the file system refuses"
+        if not is_done and not self.exists(target):
+            raise StorageError(
+                f"{self.under(source)} could not be moved to {self.under(target)}: {why}"
+            )
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Raises StorageError: It is no JSON object."""
@@ -115,10 +143,26 @@ class JobFolder:
             stream.write(bytearray(json.dumps(value, indent=1).encode()))
         finally:
             stream.close()
-        if self._system.rename(self._at(unfinished), self._at(name)):
-            return True
-        self.delete(unfinished)
-        return False
+        if self._scheme == "file":  # there a file would be moved over another one
+            is_ours = self._link(unfinished, name)
+        else:
+            is_ours = bool(self._system.rename(self._at(unfinished), self._at(name)))
+        if not is_ours or self._scheme == "file":
+            self.delete(unfinished)
+        return is_ours
+
+    def _link(self, source: str, target: str) -> bool:
+        """Give a local file another name; False when that is taken."""
+        paths = [
+            self._jvm.java.io.File(self._at(each).toUri().getPath()) for each in (target, source)
+        ]
+        try:
+            self._jvm.java.nio.file.Files.createLink(*(each.toPath() for each in paths))
+        except Py4JError as error:
+            if not self.exists(target):
+                raise StorageError(f"{self.under(target)}: {_reason(error)}") from error
+            return False
+        return True
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self.under(name))

@@ -49,6 +49,7 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         metrics.output = ledger.folder.under(_version(len(done)))
         return
     ledger.open()
+    ledger.publish_all(done)
     if begun is not None:
         report.note("an earlier run has not finished its version: that one first")
         done.append(_make(spark, arguments, report, ledger, done, begun))
@@ -75,16 +76,15 @@ def _make(
     starts, ends = plan["start_offsets"], plan["end_offsets"]
     version, staged = _version(len(done)), ledger.staging()
     read, written = Observation(), Observation()
-    new = steps.read_step(spark, arguments, starts, ends).drop("topic")
+    new = steps.read_step(spark, arguments, report.metrics.topic_id, starts, ends).drop("topic")
     rows = new.observe(read, F.count("*").alias("records"))
     if done:
         rows = rows.unionByName(spark.read.parquet(ledger.folder.under(done[-1]["version"])))
     table = newest(rows).observe(written, F.count("*").alias("records"))
     with Watch(spark, report, f"version {len(done)}"):
         table.write.parquet(ledger.folder.under(staged))
-    ledger.publish(staged, version)
     facts = {**plan, "version": version, "rows": written.get["records"]}
-    ledger.note_done(len(done), facts)
+    noted = ledger.finish(len(done), facts, staged, {"": version})
     for number in range(len(done) + 1 - KEPT):
         ledger.folder.delete(_version(number))
     steps.note_range(report.metrics, starts, ends)
@@ -92,7 +92,7 @@ def _make(
     report.metrics.records_written = facts["rows"]
     report.metrics.steps_done += 1
     report.note(f"{facts['rows']:,} keys have a value in {version}")
-    return facts
+    return noted
 
 
 def newest(rows: DataFrame) -> DataFrame:

@@ -1,13 +1,17 @@
 """Which steps of a job are planned and done, so that a run goes on where another one was killed.
 
-A step is planned in a file that is written once, then its result is made in a folder of its own and
-moved to its place, then it is noted as done. Whoever finds a plan without that note does the same
-step again: the plan says what it reads, so the result is the same. One run at a time is meant to
-write to a folder. Two do the same step twice, or one of them ends with an error; only where a file
-system moves files over others (a local disk) could two that plan within the same instant differ.
+A step is planned in a file that is written once. Its result is made in a folder of which only this
+run knows the name. Then the step is noted as done, in another file that is written once and says
+which folder counts and what is in it; then that folder is moved to its place. Whoever finds a plan
+without that note does the same step again: the plan says what it reads, so the result is the same.
+Whoever finds a note and the folder that it names moves it. So nothing that a note names is ever
+deleted, however many runs meet: of two that make the same step the one whose note came first has
+made it, and the other one ends with an error. Where a store has no way to write a file only if
+there is none (S3A), two within the same instant could both believe so.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,6 +24,8 @@ FOLDER: Final = "_icecore"
 _JOB: Final = f"{FOLDER}/job.json"
 _STEPS: Final = f"{FOLDER}/steps"
 _STAGING: Final = f"{FOLDER}/staging"
+
+_STAGING_MS: Final = 24 * 3600 * 1000
 
 Step = dict[str, Any]
 
@@ -95,6 +101,17 @@ class JobLedger:
                 raise StorageError(f"{self.folder.under(_STEPS)} lacks step {number}")
         return [self.folder.read_json(f"{_STEPS}/{name}") for name in names]
 
+    def publish_all(self, done: Iterable[Step]) -> None:
+        """Move what killed runs have noted and not moved.
+
+        Raises:
+            StorageError: It can't be moved.
+        """
+        there = {f"{_STAGING}/{name}" for name in self.folder.names(_STAGING)}
+        for noted in done:
+            if noted.get("staged") in there:
+                self.publish(noted)
+
     def plan(self, number: int, wanted: Step) -> Step:
         """Plan a step, unless another run has: what the plan is."""
         name = f"{_STEPS}/{_file(number)}.plan.json"
@@ -110,10 +127,50 @@ class JobLedger:
         """A folder for results that are not finished; nobody else has it."""
         return f"{_STAGING}/{uuid4().hex}"
 
-    def publish(self, staged: str, target: str) -> None:
-        """Move a result to its place; what an earlier attempt left there goes."""
-        self.folder.delete(target)
-        self.folder.move(staged, target)
+    def finish(self, number: int, facts: Step, staged: str, places: Mapping[str, str]) -> Step:
+        """Note a step as done, and move its result to its place: the note.
+
+        Args:
+            number: Of the step.
+            facts: What is to be noted of it.
+            staged: The folder with its result.
+            places: Of each part of the result, where it belongs; "" is all of it.
+
+        Raises:
+            ConflictError: Another run has done it meanwhile; its result stays.
+            StorageError: It can't be moved; the next run does so.
+        """
+        files = {
+            target: [list(each) for each in self.folder.files(_part(staged, part))]
+            for part, target in places.items()
+        }
+        noted = {**facts, "staged": staged, "places": dict(places), "files": files}
+        try:
+            self.note_done(number, noted)
+        except ConflictError:
+            self.folder.delete(staged)
+            raise
+        self.publish(noted)
+        return noted
+
+    def publish(self, noted: Step) -> None:
+        """Move the result of a step that is noted as done to its place, or what is left of it.
+
+        Raises:
+            StorageError: It can't be moved.
+        """
+        for part, target in noted["places"].items():
+            staged = _part(noted["staged"], part)
+            wanted = {name: size for name, size, _ in noted["files"][target]}
+            if wanted and not self.folder.exists(target):
+                self.folder.try_move(staged, target)
+            there = {each.path: each.size_bytes for each in self.folder.files(target)}
+            for name, size in sorted(wanted.items()):  # of a move that was cut off, one by one
+                if there.get(name) != size:
+                    self.folder.copy(f"{staged}/{name}", f"{target}/{name}")
+            for name in sorted(there.keys() - wanted.keys()):  # of a run without a note
+                self.folder.delete(f"{target}/{name}")
+        self.folder.delete(noted["staged"])
 
     def note_done(self, number: int, facts: Step) -> None:
         """From now on no run does this step again.
@@ -122,12 +179,24 @@ class JobLedger:
             ConflictError: Another run has done it, and otherwise.
         """
         name = f"{_STEPS}/{_file(number)}.done.json"
-        if not self.folder.write_json(name, facts) and self.folder.read_json(name) != facts:
-            raise ConflictError(f"another run writes to {self.folder.path}: wait for its end")
+        self.folder.write_json(name, facts)
+        if self.folder.read_json(name) != facts:
+            raise ConflictError(
+                f"another run writes to {self.folder.path}, and has done step {number}: wait for "
+                "its end"
+            )
 
     def clean(self) -> None:
-        """Remove what runs that were killed have left."""
-        self.folder.delete(_STAGING)
+        """Remove results that were given up: those of others that nobody has touched for a day."""
+        oldest_ms = time.time() * 1000 - _STAGING_MS
+        for name in self.folder.names(_STAGING):
+            if self.folder.newest_ms(f"{_STAGING}/{name}") < oldest_ms:
+                self.folder.delete(f"{_STAGING}/{name}")
+        self.folder.delete_empty(_STAGING)
+
+
+def _part(staged: str, part: str) -> str:
+    return f"{staged}/{part}" if part else staged
 
 
 def _file(number: int) -> str:

@@ -63,7 +63,7 @@ def reconcile(spark: SparkSession, arguments: Namespace, report: Report) -> None
         metrics.status = "planned"
         return
     with Watch(spark, report, "reading all records through the cluster"):
-        rows = steps.read_step(spark, arguments, starts, ends, through_nodes=True)
+        rows = steps.read_step(spark, arguments, metrics.topic_id, starts, ends, through_nodes=True)
         served = blocks(rows, tiered if files else {})
     metrics.records_read = sum(each["records"] for each in served.values())
     for problem in miscounted(served, snapshot, lost):

@@ -89,6 +89,7 @@ def note_range(metrics: Metrics, starts: Mapping[str, int], ends: Mapping[str, i
 def read_step(
     spark: SparkSession,
     arguments: Any,
+    topic_id: str,
     starts: Mapping[str, int],
     ends: Mapping[str, int],
     *,
@@ -99,15 +100,22 @@ def read_step(
     Args:
         spark: The session.
         arguments: Of the job.
+        topic_id: Of the topic that the job has begun with, as hex digits: offsets are those of one
+            topic, and another one of its name has other records there.
         starts: By partition.
         ends: Likewise, exclusive.
         through_nodes: Have nodes serve all of it, whatever else could.
+
+    Raises:
+        TopicRecreatedError: The topic of that name is another one by now.
+        IcecoreError: It can't be read.
     """
     with Admin(arguments.bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
         numbers = admin.list_offsets(arguments.topic, "latest")
     options: dict[str, Any] = {
         "startingOffsets": json.dumps({str(n): starts.get(str(n), "earliest") for n in numbers}),
         "endingOffsets": json.dumps({str(n): ends.get(str(n), "earliest") for n in numbers}),
+        "topicId": topic_id,
         "failOnDataLoss": str(not arguments.allow_data_loss).lower(),
     }
     if not through_nodes:
