@@ -18,6 +18,7 @@ from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.errors import StorageError
 from icecore.spark.jobs import arguments
+from icecore.spark.jobs.files import JobFolder
 from icecore.spark.jobs.ledger import JobLedger
 from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
@@ -270,6 +271,34 @@ def test_two_exports_meet(
     assert spark.read.parquet(str(tmp_path / "out" / "quarantine")).count() == 1
     if form == "delta":
         assert in_delta(tmp_path / "out") == set(range(100))
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_note_is_written_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    """Also by two who both saw none; disks without links can't tell that, and go on without."""
+    if not has_links:
+        monkeypatch.setattr(JobFolder, "_link", lambda *_: None)
+    folder = JobFolder(spark, str(tmp_path))
+    assert folder.write_json("a b/note.json", {"by": 1})
+    assert not folder.write_json("a b/note.json", {"by": 2})
+    if has_links:
+        with monkeypatch.context() as patch:
+            patch.setattr(JobFolder, "exists", Late())
+            assert not folder.write_json("a b/note.json", {"by": 2})
+    assert folder.read_json("a b/note.json") == {"by": 1}
+    assert [path.name for path in files(tmp_path) if path.suffix != ".crc"] == ["note.json"]
+
+
+class Late:
+    """Says first that there is no file, as another run's comes right after the question."""
+
+    def __init__(self) -> None:
+        self.answers = iter([False, True])
+
+    def __call__(self, name: str) -> bool:
+        return next(self.answers)
 
 
 def test_a_topic_that_is_made_again_between_two_steps(

@@ -143,25 +143,23 @@ class JobFolder:
             stream.write(bytearray(json.dumps(value, indent=1).encode()))
         finally:
             stream.close()
-        if self._scheme == "file":  # there a file would be moved over another one
-            is_ours = self._link(unfinished, name)
-        else:
+        is_ours = self._link(unfinished, name) if self._scheme == "file" else None
+        if is_ours is None:
             is_ours = bool(self._system.rename(self._at(unfinished), self._at(name)))
-        if not is_ours or self._scheme == "file":
-            self.delete(unfinished)
+        self.delete(unfinished)
         return is_ours
 
-    def _link(self, source: str, target: str) -> bool:
-        """Give a local file another name; False when that is taken."""
-        paths = [
-            self._jvm.java.io.File(self._at(each).toUri().getPath()) for each in (target, source)
-        ]
+    def _link(self, source: str, target: str) -> bool | None:
+        """Give a local file another name, because a local file would be moved over another one;
+        False when the name is taken, None when the disk knows no such links."""
+        to, of = (
+            self._jvm.java.io.File(self._at(name).toUri().getPath()).toPath()
+            for name in (target, source)
+        )
         try:
-            self._jvm.java.nio.file.Files.createLink(*(each.toPath() for each in paths))
-        except Py4JError as error:
-            if not self.exists(target):
-                raise StorageError(f"{self.under(target)}: {_reason(error)}") from error
-            return False
+            self._jvm.java.nio.file.Files.createLink(to, of)
+        except Py4JError:
+            return False if self.exists(target) else None
         return True
 
     def _at(self, name: str) -> Any:
