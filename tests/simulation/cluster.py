@@ -91,6 +91,8 @@ class Host:
     """A second disk, where segments may lie too."""
     is_further_missing: bool = False
     """To the processes that start from now on."""
+    is_further_failed: bool = False
+    """A sync of the second disk failed: what lies there counts for nothing (R83)."""
     index: SimIndexDisk = field(default_factory=SimIndexDisk)
     control: sqlite3.Connection = field(default_factory=memory_database)
     stalled_until_s: float = 0.0

@@ -71,7 +71,7 @@ def needless_losses(world: World, plan: Plan, lost: Iterable[Segment]) -> Iterat
     if plan.engine != MEMORY_ENGINE:
         return
     for segment in lost:
-        ended = [each for each in segment.replicas if world.lives(f"node-{each}") > 1]
+        ended = [each for each in segment.replicas if _may_be_gone(world, f"node-{each}")]
         # Of a sealed one each listed copy is whole; the end of another one has to be proved (R31).
         replies = {each: FenceReply(intact=each not in ended) for each in segment.replicas}
         is_sealed = segment.state is SegmentState.SEALED
@@ -80,6 +80,12 @@ def needless_losses(world: World, plan: Plan, lost: Iterable[Segment]) -> Iterat
                 f"segment {segment.segment_id} is unavailable, of its processes on"
                 f" {segment.replicas} only those on {ended} had ended"
             )
+
+
+def _may_be_gone(world: World, name: str) -> bool:
+    """Return whether a copy of a node may be gone: with a process, or, once it was handed over,
+    with a further disk of which a sync failed. That disk fails alone, and all of it (R83)."""
+    return world.lives(name) > 1 or world.hosts[name].is_further_failed
 
 
 PLANS: dict[str, Callable[[int], Plan]] = {

@@ -53,7 +53,7 @@ async def fsync_error(scene: Scene, fault: Fault) -> None:
     await asyncio.sleep(fault.lasts_s)
     disk.faults.failing_syncs = 0
     if disk is host.further and disk.faults.failed_syncs:
-        disk.faults.failed_syncs = 0
+        disk.faults.failed_syncs, host.is_further_failed = 0, True
         scene.world.count_fault(fault.kind)
 
 
