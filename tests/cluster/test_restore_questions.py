@@ -98,7 +98,7 @@ async def alter(address: str, admin: Admin, topic: str) -> None:
         await admin.merge_segments(topic, each.segment_ids)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_answers_are_the_same(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     place = Place(bucket.as_uri())
