@@ -14,8 +14,8 @@ from icecore_coordinator.decisions import (
     tiering,
     topic_deletion,
 )
-from icecore_coordinator.decisions.tiering import Sweeping
-from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
+from icecore_coordinator.decisions.tiering import Sweeping, drop_tiered
+from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,
     PartitionKey,

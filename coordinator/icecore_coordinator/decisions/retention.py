@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from icecore.errors import OffsetOutOfRangeError, UnknownTopicError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT
+from icecore_coordinator.decisions.tiering import drop_tiered, records_per_drop
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
-    drop_tiered,
     is_below_start,
     is_published,
     live_topics,
-    records_per_drop,
     segments_from,
 )
 from icecore_coordinator.state.records import (

@@ -21,11 +21,11 @@ from icecore_coordinator.decisions.tiering import (
     Attempt,
     check_copy,
     current,
+    drop_tiered,
     used_by,
 )
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
-    drop_tiered,
     ids_in,
     is_below_start,
     is_published,

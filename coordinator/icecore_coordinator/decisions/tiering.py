@@ -6,6 +6,7 @@ Every step is a compare-and-set, before anything happens (R84). An attempt count
 before metadata when a copy is made, metadata before bytes when it goes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from icecore.errors import ConflictError, InvalidRequestError
@@ -17,6 +18,7 @@ from icecore.tier_records import (
     TierState,
     TierTopicRecord,
     closed,
+    retired,
 )
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
@@ -31,6 +33,7 @@ from icecore_coordinator.state.records import (
     ClusterRecord,
     PartitionKey,
     SegmentRecord,
+    drop,
     updated,
     updated_segment,
     without_copies,
@@ -358,3 +361,40 @@ def emptied(state: ClusterState, topic_id: bytes, *, is_last: bool) -> Change:
     if topic.is_swept and not topic.gone_version:
         return Change()
     return Change((updated(topic, is_swept=True, gone_version=0),))
+
+
+def records_per_drop(state: ClusterState, topic_id: bytes) -> int:
+    """How many records of a change ``drop_tiered`` takes at most for a segment of a topic."""
+    return 3 if topic_id in state.tiers.topics else 2
+
+
+def drop_tiered(
+    state: ClusterState,
+    records: Sequence[SegmentRecord],
+    now_ms: int,
+    *,
+    is_topic_gone: bool = False,
+) -> Change:
+    """As ``drop``, and what object storage has of these segments is retired in the same step.
+
+    Args:
+        state: The cluster.
+        records: Of segments that go.
+        now_ms: Wall clock, kept in tombstones.
+        is_topic_gone: For good, and its table with it: nothing has to be taken out of that.
+    """
+    segment_ids = (each.segment.segment_id for each in records)
+    tiers = [state.tiers.segments[each] for each in segment_ids if each in state.tiers.segments]
+    keys = {each.partition_key for each in tiers if each.state is TierState.PUBLISHED}
+    bumped = {
+        key: following
+        for key in sorted(keys)
+        for following in next_revision(state, key)
+        if not is_topic_gone
+    }
+    gone = [
+        retired(each, state.counted_ms, bumped[key].tier_revision if key in bumped else 0)
+        for each in tiers
+        for key in (each.partition_key,)
+    ]
+    return drop(records, now_ms) + Change((*gone, *bumped.values()))

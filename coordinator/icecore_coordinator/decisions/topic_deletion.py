@@ -15,12 +15,11 @@ from typing import Any
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import check_topic_name
 from icecore.tier_records import TierTopicRecord
+from icecore_coordinator.decisions.tiering import drop_tiered, records_per_drop
 from icecore_coordinator.decisions.topic_changes import altered
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     check_free,
-    drop_tiered,
-    records_per_drop,
     stored_version,
 )
 from icecore_coordinator.state.records import (

@@ -22,7 +22,7 @@ from icecore.model import (
     SegmentId,
     SegmentState,
 )
-from icecore.tier_records import TierRecord, TierState, TierTopicRecord, retired
+from icecore.tier_records import TierRecord, TierState, TierTopicRecord
 from icecore_coordinator.state.counts import OpenSegments, Totals
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.record_json import decode
@@ -40,7 +40,6 @@ from icecore_coordinator.state.records import (
     ReportedStateRecord,
     SegmentRecord,
     TopicRecord,
-    drop,
     is_over_replicated,
     is_under_replicated,
     updated,
@@ -468,40 +467,3 @@ def stored_version(state: ClusterState, topic: TopicRecord) -> int:
     deleted, and its log starts. All of it comes from one state, and whatever changes raises the
     version; so of two forms the later one counts."""
     return topic.settings_version + sum(each.start_version for each in state.partitions_of(topic))
-
-
-def records_per_drop(state: ClusterState, topic_id: bytes) -> int:
-    """How many records of a change ``drop_tiered`` takes at most for a segment of a topic."""
-    return 3 if topic_id in state.tiers.topics else 2
-
-
-def drop_tiered(
-    state: ClusterState,
-    records: Sequence[SegmentRecord],
-    now_ms: int,
-    *,
-    is_topic_gone: bool = False,
-) -> Change:
-    """As ``drop``, and what object storage has of these segments is retired in the same step.
-
-    Args:
-        state: The cluster.
-        records: Of segments that go.
-        now_ms: Wall clock, kept in tombstones.
-        is_topic_gone: For good, and its table with it: nothing has to be taken out of that.
-    """
-    segment_ids = (each.segment.segment_id for each in records)
-    tiers = [state.tiers.segments[each] for each in segment_ids if each in state.tiers.segments]
-    keys = {each.partition_key for each in tiers if each.state is TierState.PUBLISHED}
-    bumped = {
-        key: following
-        for key in sorted(keys)
-        for following in next_revision(state, key)
-        if not is_topic_gone
-    }
-    gone = [
-        retired(each, state.counted_ms, bumped[key].tier_revision if key in bumped else 0)
-        for each in tiers
-        for key in (each.partition_key,)
-    ]
-    return drop(records, now_ms) + Change((*gone, *bumped.values()))

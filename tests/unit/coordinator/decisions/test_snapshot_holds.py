@@ -12,9 +12,9 @@ from icecore_coordinator.decisions.snapshot_holds import (
     hold,
     let_go,
 )
-from icecore_coordinator.decisions.tiering import committed, release
+from icecore_coordinator.decisions.tiering import committed, drop_tiered, release
 from icecore_coordinator.decisions.topic_deletion import delete_topic
-from icecore_coordinator.state.cluster_state import ClusterState, drop_tiered
+from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import StoredHold, TopicRecord
 from tests.support.cluster_states import KEY, TOPIC, Cluster, commit, keep, roll, started

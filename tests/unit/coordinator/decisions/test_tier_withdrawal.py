@@ -16,6 +16,7 @@ from icecore_coordinator.decisions.tier_withdrawal import (
 from icecore_coordinator.decisions.tiering import (
     close,
     committed,
+    drop_tiered,
     forget_store,
     is_due,
     publish,
@@ -23,7 +24,6 @@ from icecore_coordinator.decisions.tiering import (
     swept,
 )
 from icecore_coordinator.decisions.topic_deletion import delete_topic
-from icecore_coordinator.state.cluster_state import drop_tiered
 from icecore_coordinator.state.records import Change, StoredHold, updated
 from tests.support.cluster_states import KEY, TOPIC, Cluster, commit, segment
 from tests.support.tier_states import (
