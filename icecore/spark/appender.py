@@ -34,8 +34,7 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.rpc import convert, framing
 from icecore.rpc.methods import DATA
-from icecore.spark.changed import SparkTaskChangedError
-from icecore.spark.identity import family_of, task_of
+from icecore.spark.identity import SparkTaskChangedError, family_of, task_of
 from icecore.v1 import data_pb2
 
 REQUEST_TIMEOUT_MS: Final = 10_000

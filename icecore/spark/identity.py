@@ -1,4 +1,5 @@
-"""The producer ids of tasks: they follow from the write and the number of the task.
+"""How leaders recognise a task that is run again: by a producer id that follows from the write and
+the number of the task, and by rows that are the same.
 
 Tasks of one write have neighbouring ids, so that a leader can be asked for all of them at once.
 """
@@ -6,7 +7,7 @@ Tasks of one write have neighbouring ids, so that a leader can be asked for all 
 import hashlib
 from typing import Final
 
-from icecore.errors import ConfigurationError
+from icecore.errors import ConfigurationError, IcecoreError
 
 TASK_BITS: Final = 17
 """More tasks than there are producers that a leader remembers."""
@@ -15,8 +16,15 @@ EPOCHS: Final = 1_000
 last one, and a partition may get nothing for long."""
 
 
+class SparkTaskChangedError(IcecoreError):
+    """A write that is run again has other rows than the first time, or has divided them
+    otherwise."""
+
+    reason = "SPARK_TASK_CHANGED"
+
+
 def identity(name: str, task: int, batch_id: int) -> tuple[int, int]:
-    """Producer id and epoch of a task.
+    """Return the producer id and the epoch of a task.
 
     The highest bit tells these ids from those that a coordinator counts out.
 
@@ -35,11 +43,11 @@ def identity(name: str, task: int, batch_id: int) -> tuple[int, int]:
 
 
 def family_of(producer_id: int) -> tuple[int, int]:
-    """The first and the last id that tasks of the same write have."""
+    """Return the first and the last id that tasks of the same write have."""
     first = producer_id >> TASK_BITS << TASK_BITS
     return first, first + (1 << TASK_BITS) - 1
 
 
 def task_of(producer_id: int) -> int:
-    """The number of the task that has this id."""
+    """Return the number of the task that has this id."""
     return producer_id & (1 << TASK_BITS) - 1

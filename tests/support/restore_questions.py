@@ -121,7 +121,7 @@ async def _of_topic(address: str, topic: str, moments: Sequence[datetime], kinds
 
 
 async def _page(lookup: Lookup, how: Mapping[str, Any]) -> tuple[bool, list[Any]]:
-    """Whether it is complete, and the records in the order of the answer."""
+    """Return whether it is complete, and the records in the order of the answer."""
     is_complete, records = True, list[Any]()
     async for page in lookup.pages(max_count=1_000, **how):
         is_complete &= page.complete

@@ -82,7 +82,7 @@ class DecidedSeal:
 
     @property
     def next_base_offset(self) -> int:
-        """Where the partition goes on."""
+        """Return the offset at which the partition goes on."""
         if not self.is_lossy:
             return self.end_offset
         return base_behind(self.end_offset, self.seen_end_offset)

@@ -43,7 +43,7 @@ class _Wanted:
 
     key: PartitionKey
     base_offset: int
-    """Where the partition goes on: the end of the segment, or of what readers skip behind it."""
+    """The partition goes on there: at the end of the segment, or of what readers skip behind it."""
     record: SegmentRecord
     nodes: tuple[NodeId, ...]
 

@@ -139,7 +139,7 @@ class TopicObjects:
     name: str = ""
     """The topic's name, as stored with settings; empty = not stored."""
     is_deleted: bool = False
-    """Whether settings say so; where that is not stored, False."""
+    """Settings say that the topic is deleted."""
     log_starts: tuple[int, ...] = ()
     """By partition, as stored with settings."""
 

@@ -58,7 +58,7 @@ class RestoredTopic:
     table_revisions: tuple[int, ...] = ()
     """Last revision committed to the table, by partition; later ones must be above it."""
     is_deleted: bool = False
-    """Whether the bucket says that it is deleted."""
+    """The bucket says that it is deleted."""
     log_starts: tuple[int, ...] = ()
     """By partition, where its log starts at least; records below were deleted."""
     segments: list[RestoredSegment] = field(default_factory=list)

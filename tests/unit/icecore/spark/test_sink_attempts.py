@@ -18,9 +18,8 @@ from icecore.errors import ConflictError, InvalidRequestError, TopicRecreatedErr
 from icecore.spark import division as divisions
 from icecore.spark import sink
 from icecore.spark.appender import Appender
-from icecore.spark.changed import SparkTaskChangedError
 from icecore.spark.division import TaskDivision
-from icecore.spark.identity import identity
+from icecore.spark.identity import SparkTaskChangedError, identity
 from icecore.spark.sink import Written, append_all
 from tests.support.fake_cluster import FakeCluster, Fate
 
