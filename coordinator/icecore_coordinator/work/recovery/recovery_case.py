@@ -12,6 +12,7 @@ from icecore.model import (
     NO_EPOCH,
     NO_INCARNATION,
     NO_NODE,
+    OFFSETS_LEFT_OUT,
     Epoch,
     NodeId,
     Segment,
@@ -77,13 +78,17 @@ class Case:
         return self._decided(end, known_high_watermark)
 
     def _seen(self, known_high_watermark: int) -> int:
-        """How far anybody is known to have read: replicas were told of it, too."""
+        """Return how far anybody is known to have read: replicas were told of it, too. Whoever says
+        more than a segment can have is wrong, and its word must not use up offsets."""
         told = (
             each.max_known_high_watermark
             for each in self.replies.values()
             if each.intact or each.salvageable
         )
-        return max([known_high_watermark, *told])
+        base_offset = self.segment.base_offset
+        return max(
+            base_offset, min(max([known_high_watermark, *told]), base_offset + OFFSETS_LEFT_OUT)
+        )
 
     def _decided(self, end: EndDecision, known_high_watermark: int) -> DecidedCase:
         return DecidedCase(
@@ -95,8 +100,7 @@ class Case:
         )
 
     def _lost(self, known_high_watermark: int, now_ms: int) -> DecidedCase:
-        # Offsets that somebody has seen must not be given out again.
-        end_offset = max(self.segment.base_offset, known_high_watermark)
+        seen_end_offset = self._seen(known_high_watermark)
         nothing = WrittenReplica(
             incarnation=NO_INCARNATION,
             seal_digest=b"",
@@ -107,9 +111,9 @@ class Case:
         )
         return DecidedCase(
             segment=self.segment,
-            end=EndDecision(end_offset, donor=NO_NODE, last_header_crc32c=0),
+            end=EndDecision(seen_end_offset, donor=NO_NODE, last_header_crc32c=0),
             is_lossy=self.is_lossy,
             is_lost=True,
-            seen_end_offset=self._seen(known_high_watermark),
+            seen_end_offset=seen_end_offset,
             donor=nothing,
         )
