@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from icecore.model import OFFSETS_LEFT_OUT
 from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format.manifest import Manifest
@@ -300,6 +301,19 @@ async def test_holes_and_overlaps_are_named(bucket: TieredFolder) -> None:
     [behind] = (await run(bucket, "plan", "--skip-gaps"))["topics"]
     assert [each["attempt"] for each in behind["segments"]] == [3]
     assert any(hole in each for each in behind["left_out"])
+
+
+@pytest.mark.parametrize("in_table", [1, 2])
+async def test_offsets_that_were_left_out_are_no_hole(bucket: TieredFolder, in_table: int) -> None:
+    """Behind a loss, or a restore. The table may not name yet what comes behind it."""
+    first = await bucket.put(flights(3), 0, 1)
+    second = await bucket.put(flights(1), first.facts.end_offset + OFFSETS_LEFT_OUT, 2)
+    bucket.publish(*[first, second][:in_table])
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert [each["attempt"] for each in plan["segments"]] == [1, 2]
+    assert (plan["problems"], plan["left_out"]) == ([], [])
+    [topic] = (await run(bucket, "verify"))["topics"]
+    assert not topic["damage"] and not [each for each in topic["strange"] if "offsets" in each]
 
 
 async def test_a_bucket_changes_hands(bucket: TieredFolder) -> None:

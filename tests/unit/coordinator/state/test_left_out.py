@@ -4,6 +4,7 @@ import pytest
 
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore_coordinator.decisions.segment_changes import Opening, seal
+from icecore_coordinator.state import cluster_state
 from icecore_coordinator.state.cluster_state import ids_in, last_with_records, next_of
 from icecore_coordinator.state.records import drop
 from tests.support.cluster_states import (
@@ -77,6 +78,18 @@ def test_copies_stay_that_alone_know_the_producers_before_a_hole() -> None:
     assert last is state.segments[1] and is_skipped
     nothing, is_skipped = last_with_records(state, KEY, 5)
     assert nothing is None and not is_skipped
+
+
+def test_published_ones_among_them_stay_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = started()
+    commit(state, seal(state, state.live, sealing(state, 10, is_lossy=True), None, 9))
+    monkeypatch.setattr(cluster_state, "is_published", lambda *_: True)
+    assert not cluster_state.may_lose_copies(state, state.segments[1])
+    state = started()
+    successor = prepared_successor(state)
+    ended = sealing(state, 10, is_lossy=True)
+    commit(state, seal(state, state.live, ended, Opening(successor, ALL), 9))
+    assert cluster_state.may_lose_copies(state, state.segments[1]), "a tail is there"
 
 
 def test_a_skipped_segment_is_deleted_without_an_order_to_anybody() -> None:

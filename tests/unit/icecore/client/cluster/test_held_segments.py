@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from icecore.client.cluster.held_segments import is_gap, joined, list_segments
 from icecore.client.types import PartitionMetadata, TopicMetadata
-from icecore.model import Segment, SegmentState
+from icecore.model import OFFSETS_LEFT_OUT, Segment, SegmentState
 from icecore.rpc import convert
 
 TOPIC = b"t" * 16
@@ -83,6 +83,13 @@ def test_a_segment_that_another_one_follows_has_ended() -> None:
 def test_where_it_ended_is_unknown_when_another_one_may_lie_between() -> None:
     found = join(is_open(1, 0), sealed(5, 20, 30))
     assert ranges(found)[:2] == [(0, 0, 20), (5, 20, 30)]
+    assert is_gap(found[0])
+
+
+def test_where_it_ended_is_unknown_when_offsets_were_left_out_behind_it() -> None:
+    base = 20 + OFFSETS_LEFT_OUT
+    found = join(is_open(1, 0), sealed(2, base, base + 10))
+    assert ranges(found)[:2] == [(0, 0, base), (2, base, base + 10)]
     assert is_gap(found[0])
 
 
