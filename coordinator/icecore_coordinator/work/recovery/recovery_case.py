@@ -85,10 +85,8 @@ class Case:
             for each in self.replies.values()
             if each.intact or each.salvageable
         )
-        base_offset = self.segment.base_offset
-        return max(
-            base_offset, min(max([known_high_watermark, *told]), base_offset + OFFSETS_LEFT_OUT)
-        )
+        seen, base = max([known_high_watermark, *told]), self.segment.base_offset
+        return max(base, min(seen, base + OFFSETS_LEFT_OUT))
 
     def _decided(self, end: EndDecision, known_high_watermark: int) -> DecidedCase:
         return DecidedCase(
