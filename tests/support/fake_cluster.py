@@ -59,6 +59,7 @@ class FakePartition:
         self.cluster, self.topic, self.number = cluster, topic, number
         self.segments: list[FakeSegment] = []
         self.log_start = 0
+        self.left_out: tuple[tuple[int, int], ...] = ()
         self.sequences: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self.epochs: dict[int, int] = {}
         self.open(leader, (leader,))
@@ -471,4 +472,6 @@ class FakeCluster:
                 partition=partition.number, segments=len(partition.segments)
             )
             described.tail.CopyFrom(convert.segment_to_proto(partition.tail.record))
+            for base, end in partition.left_out:
+                described.left_out.add(base_offset=base, end_offset=end)
         return answer

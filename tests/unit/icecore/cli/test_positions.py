@@ -57,13 +57,16 @@ def test_fetch_takes_several_topics(cli: Cli) -> None:
     cli("fetch", "--pattern", "(", status=1)
 
 
-def test_list_and_lag(cli: Cli) -> None:
+def test_list_and_lag(cli: Cli, cluster: FakeCluster) -> None:
     cli("fetch", "t", "--position", "job", "--partition", "1", "-n", "4")
     [row] = items(cli("position", "list", "--name", "job"))
     assert (row["name"], row["topic"], row["partition"], row["offset"]) == ("job", "t", 1, 4)
     [row] = items(cli("position", "lag", "job"))
     assert (row["end"], row["lag"]) == (10, 6)
     assert "6 records behind" in cli.err
+    cluster.topics["t"][1].left_out = ((2, 5), (6, 8))
+    [row] = items(cli("position", "lag", "job"))
+    assert (row["end"], row["lag"]) == (10, 3)
     assert items(cli("position", "lag", "other")) == []
     assert "nothing is saved under other" in cli.err
     assert "behind" not in cli.err, "a slip of the pen is no reader that has read all"

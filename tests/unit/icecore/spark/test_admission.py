@@ -62,6 +62,12 @@ def test_offsets_that_were_left_out_are_no_records(start: int, limit: int, end: 
     assert by_records(snapshot, {0: start}, {0: BEHIND + 9}, limit) == {0: end}
 
 
+@pytest.mark.parametrize("start", [40, 100, 100 + 7])
+def test_a_query_passes_a_hole_with_which_the_log_ends(start: int) -> None:
+    snapshot = without_segments({0: BEHIND}, HOLE)
+    assert by_records(snapshot, {0: start}, {0: BEHIND}, 1_000) == {0: BEHIND}
+
+
 @given(
     st.lists(st.integers(0, 60), max_size=8),
     st.integers(0, 60),

@@ -405,6 +405,21 @@ async def test_records_that_were_declared_lost_are_missing(cluster: FakeCluster)
     assert "lost" in page.unavailable[0].error
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_offsets_that_were_left_out_are_passed(
+    cluster: FakeCluster, newest_first: bool
+) -> None:
+    """Nobody holds them, and nothing is missing."""
+    partition = await three_segments(cluster)
+    middle = partition.segments[1]
+    middle.record = middle.record.changed(replicas=(), seal_digest=b"")
+    assert middle.record.is_skipped and not middle.record.is_lost
+    async with lookup(cluster, patience_s=60) as search:
+        page = await search.find(newest_first=newest_first)
+    assert sorted(each.offset for each in page.records) == [0, 2]
+    assert page.complete and not page.unavailable
+
+
 async def test_what_a_node_can_not_search_is_asked_elsewhere(cluster: FakeCluster) -> None:
     """It answers for the rest of what it was asked for."""
     (partition,) = cluster.add_topic("t")
