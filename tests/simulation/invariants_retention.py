@@ -29,7 +29,8 @@ class RetentionInvariants:
         self._note = note
         self._starts: dict[PartitionKey, int] = {}
         self._sealed_s: dict[int, float] = {}
-        """The time when each segment was sealed, by the clock of the world."""
+        """The time when it was decided that each segment is sealed, by the clock of the world: ages
+        count from then, and a coordinator may be paused before it hears that this is stored."""
 
     def before_commit(self, change: Change, state: ClusterState) -> None:
         """A change is about to be stored. A start that is known by then may be new: it was stored,
@@ -42,6 +43,11 @@ class RetentionInvariants:
             known = self._starts.get(record.partition_key, 0)
             if partition is not None and partition.log_start_offset > known:
                 self._check_start(partition, state.segments, state, now_s)
+        for record in change.puts:
+            if isinstance(record, SegmentRecord) and _is_sealed(record):
+                known_record = state.segments.get(record.segment.segment_id)
+                if known_record is None or not _is_sealed(known_record):
+                    self._sealed_s[record.segment.segment_id] = now_s
 
     def on_commit(
         self, change: Change, before: Mapping[int, SegmentRecord], state: ClusterState
@@ -57,7 +63,7 @@ class RetentionInvariants:
         for record in change.puts:
             if isinstance(record, PartitionRecord):
                 self._check_start(record, before, state, now_s)
-            elif isinstance(record, SegmentRecord) and record.segment.state is SegmentState.SEALED:
+            elif isinstance(record, SegmentRecord) and _is_sealed(record):
                 self._sealed_s.setdefault(record.segment.segment_id, now_s)
 
     def _merged(self, change: Change, before: Mapping[int, SegmentRecord]) -> set[int]:
@@ -126,3 +132,7 @@ class RetentionInvariants:
             age_s = now_s - self._sealed_s.get(segment.segment_id, now_s)
             if age_s + SLACK_S < kept.retention_ms / 1000:
                 self._note(f"R73: segment {segment.segment_id} goes {age_s:.3f} s after its seal")
+
+
+def _is_sealed(record: SegmentRecord) -> bool:
+    return record.segment.state is SegmentState.SEALED
