@@ -658,8 +658,9 @@ async def test_a_page_takes_no_longer_than_its_time(cluster: FakeCluster) -> Non
         if method == "_Query":
             await asyncio.sleep(60)
 
-    cluster.before_call = hang
-    async with lookup(cluster, timeout_s=0.2) as search:
+    async with lookup(cluster, timeout_s=1) as search:
+        await search.find()  # what follows knows the topic: half of its time is not over before
+        cluster.before_call = hang
         with pytest.raises(RequestTimeoutError, match="timeout_s"):
             await search.find()
 
