@@ -265,8 +265,8 @@ def test_a_burst_that_is_due_at_once_costs_nobody_a_result(
                 assert await asyncio.wait_for(worker.run(lambda: 7), 10) == 7
         assert await asyncio.wait_for(worker.run(lambda: 7), 10) == 7
         async with asyncio.timeout(10):
-            while not {1, 2} <= {each for _, synced in store.synced for each in synced}:
-                await asyncio.sleep(0.01)  # one sync after the other, in a thread of their own
+            while not {1, 2} <= {each for _, synced in store.synced for each in synced}:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         worker.close()
         executor.close()
 

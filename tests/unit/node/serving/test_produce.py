@@ -1,6 +1,7 @@
 """Produce: a request is checked as a whole, off the loop if need be, then appended in its order."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +27,7 @@ from tests.support.poison import garbage
 
 CALL = CallContext("one", "anonymous", None)
 OTHER_CALL = CallContext("another", "anonymous", None)
+READER_THREADS = 2
 
 
 def produced(base_offset: int, mode: FlushMode = FlushMode.SYNC) -> Produced:
@@ -65,7 +67,7 @@ class OneLeader:
 
 @pytest_asyncio.fixture
 async def executor() -> AsyncIterator[ThreadExecutor]:
-    executor = ThreadExecutor(reader_threads=2)
+    executor = ThreadExecutor(reader_threads=READER_THREADS)
     yield executor
     await asyncio.to_thread(executor.close)
 
@@ -160,13 +162,15 @@ async def test_nothing_is_appended_after_the_time_is_over(
 
 async def test_the_loop_goes_on_while_much_is_inflated(executor: ThreadExecutor) -> None:
     leader = OneLeader()
-    produce = handler(leader, executor)
+    produce, go_on = handler(leader, executor), threading.Event()
+    busy = [executor.run(go_on.wait) for _ in range(READER_THREADS)]
     slow = asyncio.ensure_future(as_unary(produce.handler)(request(*[large(31)] * 20), CALL))
     await asyncio.sleep(0)
     assert await reasons(produce, request(batch_of(1)), OTHER_CALL) == [""]
     assert leader.appended == [1]
     assert not slow.done()
-    await slow
+    go_on.set()
+    await asyncio.gather(*busy, slow)
     assert leader.appended == [1] + [31] * 20
 
 
