@@ -8,13 +8,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from deltalake import DeltaTable
 
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings, settings_key
-from icecore_node.remote.format.topic_table import TopicTable
+from icecore_node.remote.format.topic_table import TopicTable, place_of
 from icecore_node.remote.marker import MARKER_KEY, Marker
 from icecore_node.remote.verify.bucket import EARLIER_PREFIX
 from tests.support.tiered import FACTS, flights, undecodable
@@ -357,3 +358,56 @@ def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "begins with none of" in capsys.readouterr().err
     assert bucket_commands.main(["verify", f"file://{tmp_path}", "--topic", "nothing"]) == 1
     assert "nothing of topic nothing" in capsys.readouterr().err
+
+
+async def late(bucket: TieredFolder) -> tuple[Manifest, Manifest, Manifest]:
+    """Three copies of one partition; the upload of the first one and of the one in the middle took
+    longer than that of the last, and the table was not brought up to date since."""
+    first = await bucket.put(flights(2), 0, 5)
+    middle = await bucket.put(flights(1), first.facts.end_offset, 1)
+    last = await bucket.put(flights(3), middle.facts.end_offset, 4)
+    bucket.publish(last)
+    return first, middle, last
+
+
+async def attempts(bucket: TieredFolder) -> list[int]:
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert (plan["problems"], plan["left_out"]) == ([], [])
+    return [each["attempt"] for each in plan["segments"]]
+
+
+async def test_uploads_that_others_overtook_count(bucket: TieredFolder) -> None:
+    first, middle, last = await late(bucket)
+    assert await attempts(bucket) == [5, 1, 4]
+    bucket.publish(first, last)
+    assert await attempts(bucket) == [5, 1, 4]
+    await bucket.put(flights(1), first.facts.end_offset, 9)  # another try
+    assert await attempts(bucket) == [5, 9, 4]
+    [topic] = (await run(bucket, "verify"))["topics"]
+    assert {each["attempt"] for each in topic["copies"] if each["is_published"]} == {5, 9, 4}
+    assert middle.facts.base_offset == first.facts.end_offset
+
+
+async def test_what_the_table_named_once_was_retired(bucket: TieredFolder) -> None:
+    first, middle, last = await late(bucket)
+    bucket.publish(first, middle, last)
+    bucket.publish(middle, last)
+    assert await attempts(bucket) == [1, 4]
+    bucket.publish(last)
+    assert await attempts(bucket) == [4]
+
+
+async def test_a_checkpoint_hides_what_the_table_named(bucket: TieredFolder) -> None:
+    await late(bucket)
+    uri, options = place_of(bucket.settings, FACTS.topic_id)
+    DeltaTable(uri, storage_options=dict(options)).create_checkpoint()
+    [plan] = (await run(bucket, "plan"))["topics"]
+    assert "is in no published copy" in plan["problems"][0], "5 is later than 4, and 1 is not"
+
+
+async def test_a_late_upload_of_deleted_records_stays_away(bucket: TieredFolder) -> None:
+    first, _, _ = await late(bucket)
+    starts = (0, 0, 0, first.facts.end_offset)
+    settings = StoredSettings(1, '{"partitions": 4}', (4,), "flights", False, starts)
+    await SettingsKeeper().keep(bucket.store, FACTS.cluster_id, FACTS.topic_id, settings)
+    assert await attempts(bucket) == [1, 4]

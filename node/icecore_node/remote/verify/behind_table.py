@@ -1,10 +1,12 @@
-"""Copies that follow what a table names, and that the table does not name yet.
+"""Copies that a table does not name yet.
 
 A table is brought up to date after a copy was published, and a failure may keep it behind. So
 copies behind the last offset that it names count, as long as they follow without a hole, but for
-one that was left out on purpose (``OFFSETS_LEFT_OUT``). What was retired lies in front of that
-offset. Leftovers of an earlier cluster may have offsets that were given out again: they never
-count.
+one that was left out on purpose (``OFFSETS_LEFT_OUT``). Uploads overtake each other, so copies in
+front of that offset count, too, where nothing that counts has their offsets: unless the table named
+them once, for then they were retired. A checkpoint hides what it named before, and then a later
+attempt than all that it names has to show that a copy is new. Leftovers of an earlier cluster may
+have offsets that were given out again: they never count.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,7 @@ from icecore_node.remote.verify.table_look import TableLook
 
 
 def copies_behind(bucket: Bucket, found: TopicObjects, table: TableLook) -> list[FoundManifest]:
-    """Return the copies with rows that follow what the table names, partition by partition."""
+    """Return the copies with rows that were published since, partition by partition."""
     ours = [each for each in found.manifests if bucket.is_ours(each.manifest)]
     newest = max(ours, key=_attempt, default=None)
     if newest is None:
@@ -27,8 +29,51 @@ def copies_behind(bucket: Bucket, found: TopicObjects, table: TableLook) -> list
             by_partition.setdefault(each.manifest.facts.partition, []).append(each)
     chosen: list[FoundManifest] = []
     for number, copies in sorted(by_partition.items()):
-        chosen += _following(copies, _named(found, table, number), table.revision(number))
+        named = _named(found, table, number)
+        following = [*_following(copies, named, table.revision(number))]
+        chosen += following
+        if named:
+            start = found.log_starts[number] if number < len(found.log_starts) else 0
+            new = _new(copies, named, table, has_checkpoint=found.has_checkpoint)
+            chosen += _filling([each for each in new if _end(each) > start], [*named, *following])
     return chosen
+
+
+def _new(
+    copies: Sequence[FoundManifest],
+    named: Sequence[FoundManifest],
+    table: TableLook,
+    *,
+    has_checkpoint: bool,
+) -> Iterator[FoundManifest]:
+    """Yield the copies with rows that the table has never named."""
+    highest = max(map(_attempt, named))
+    for each in copies:
+        is_known = each.path in table.paths or each.path in table.removed
+        may_be_old = has_checkpoint and _attempt(each) <= highest
+        if each.manifest.row_groups and not is_known and not may_be_old:
+            yield each
+
+
+def _filling(
+    new: Sequence[FoundManifest], counting: Sequence[FoundManifest]
+) -> Iterator[FoundManifest]:
+    """Yield those in front of the last one that counts whose offsets nothing has, newest first."""
+    taken = [*counting]
+    end_offset = max(map(_end, counting))
+    for each in sorted(new, key=_attempt, reverse=True):
+        facts = each.manifest.facts
+        is_taken = any(
+            facts.base_offset < _end(other) and other.manifest.facts.base_offset < facts.end_offset
+            for other in taken
+        )
+        if not is_taken and facts.end_offset <= end_offset:
+            taken.append(each)
+            yield each
+
+
+def _end(found: FoundManifest) -> int:
+    return found.manifest.facts.end_offset
 
 
 def _named(found: TopicObjects, table: TableLook, number: int) -> list[FoundManifest]:

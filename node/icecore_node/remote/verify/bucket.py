@@ -43,6 +43,7 @@ _TOPIC = re.compile(rf"({_UUID})/(.+)")
 _NAME = r"(\d+)/(\d{20})-(\d{20})-(\d+)-(\d+)"
 _OBJECT = re.compile(rf"(?:{_NAME}\.parquet|_icecore/{_NAME}(?:\.manifest\.json|\.idx|\.batches))")
 _TABLE = "_delta_log/"
+_CHECKPOINT = ".checkpoint.parquet"
 _HIVE = "_symlink_format_manifest/"
 
 
@@ -128,6 +129,8 @@ class TopicObjects:
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of all objects of uploads, by key."""
     has_table: bool = False
+    has_checkpoint: bool = False
+    """Its table has one: commits before it are not looked at."""
     manifests: list[FoundManifest] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Reasons why manifests and settings can't be read, by key."""
@@ -251,6 +254,7 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
     if path.startswith(_TABLE):
         topic.has_table = True
+        topic.has_checkpoint |= path.endswith(_CHECKPOINT)
     elif SETTINGS_PATH.fullmatch(path):
         topic.settings_keys.append(found.key)
     elif not path.startswith(_HIVE):

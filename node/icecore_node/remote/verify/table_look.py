@@ -30,6 +30,8 @@ class TableLook:
     revisions: tuple[int, ...]
     """Revision of the last commit, by partition; 0 = never. Partitions without objects have one,
     too."""
+    removed: frozenset[str] = frozenset()
+    """Paths of objects that it named once, as far as commits since its last checkpoint say it."""
 
     def revision(self, partition: int) -> int:
         """Return the revision of a partition; 0 = never committed."""
@@ -62,9 +64,11 @@ def look_at_table(
             return None
         paths = frozenset(pa.table(table.get_add_actions()).column("path").to_pylist())
         about, revisions = table.metadata(), _revisions(table, paths, partitions)
+        removed = table.vacuum(0, dry_run=True, enforce_retention_duration=False)
     except (DeltaError, OSError) as error:
         raise translated(error, f"the table of topic {topic_id.hex()}") from error
-    return TableLook(about.name or "", about.description or "", paths, revisions)
+    name, description = about.name or "", about.description or ""
+    return TableLook(name, description, paths, revisions, frozenset(removed))
 
 
 def _revisions(table: DeltaTable, paths: frozenset[str], partitions: int) -> tuple[int, ...]:
