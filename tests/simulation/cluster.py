@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from tests.simulation.directed_surplus import Copies
     from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
+    from tests.simulation.lost_cluster import LostCluster
+    from tests.simulation.restorer import Restorer
     from tests.simulation.tiered import TieredTopic
 
 COORDINATOR = "coordinator"
@@ -135,6 +137,7 @@ class World:
         knobs: Sizes and times of the shells.
         nodes: How many storage nodes; ids start at 1.
         has_store: Whether nodes have an object store.
+        lost: The cluster whose bucket it is; None = it is empty.
         shuffle: See SimLoop.
         data_dirs: Disks of each node, one or two.
         begins_at_nodes: Whether clients are given addresses of nodes only.
@@ -147,6 +150,7 @@ class World:
         *,
         nodes: int = 3,
         has_store: bool = False,
+        lost: "LostCluster | None" = None,
         shuffle: float = 0.0,
         data_dirs: int = 1,
         begins_at_nodes: bool = False,
@@ -172,7 +176,8 @@ class World:
         self.suspects: set[str] = set()
         """Hosts whose disks were chosen: what they hold may be UNKNOWN."""
         self.store_faults = StoreFaults(count=self.count_fault)
-        self.bucket = SimBucket()
+        self.lost = lost
+        self.bucket = lost.bucket if lost else SimBucket()
         self.has_store = has_store
         self.hosts: dict[str, Host] = {}
         self._has_further = data_dirs > 1
@@ -184,7 +189,9 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self.fleeting: list[FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic | Copies] = []
+        self.fleeting: list[
+            FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic | Copies | Restorer
+        ] = []
         """Topics that were made by a fault, to be judged at the end."""
         self.deleted_by_hand: dict[str, int] = {}
         """The largest offset below which a client asked to delete records, by topic."""

@@ -9,7 +9,8 @@ consumer that was overtaken has counted each record that it was not given. What 
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from icecore.client.admin.admin import Admin
@@ -35,6 +36,29 @@ STILL_S = 4.0
 """After that nothing goes any more that was due before the limits were lifted."""
 
 
+@dataclass(frozen=True)
+class EarlierLife:
+    """A topic as it was when its cluster was lost.
+
+    Times of its produces are below zero: they happened before the world that restores it.
+    """
+
+    produces: tuple[Produce, ...]
+    published_end_offset: int
+    """Below it everything from the log start on was published."""
+    log_start_offset: int
+    told_start_offset: int
+    """The log start that the bucket tells, at most the other one."""
+
+    def wrong_start(self, start: int, deleted_since: int) -> str:
+        """Return what is wrong with the log start after the restore; empty = nothing."""
+        if start < self.told_start_offset:
+            return f"records below {self.told_start_offset} come back, from {start} on"
+        if start > max(self.log_start_offset, deleted_since):
+            return f"the log started at {self.log_start_offset}, and does at {start}"
+        return ""
+
+
 class ExpiringTopic:
     """One such topic and its traffic.
 
@@ -44,6 +68,7 @@ class ExpiringTopic:
         name: Of the topic.
         settings: What it gives up, and when; drawn without.
         deletes_by_hand: Whether somebody deletes records; drawn where settings are.
+        earlier: In the cluster from whose bucket it was restored; None = it is new.
     """
 
     def __init__(
@@ -54,6 +79,7 @@ class ExpiringTopic:
         settings: Mapping[str, Any] | None = None,
         *,
         deletes_by_hand: bool = False,
+        earlier: EarlierLife | None = None,
     ) -> None:
         self._world = world
         self._plan = plan
@@ -62,7 +88,9 @@ class ExpiringTopic:
         self._hand_rng = random.Random(f"{name} by hand {world.seed}")
         self._settings = settings
         self._deletes_by_hand = deletes_by_hand
-        self._produces: list[Produce] = []
+        self._earlier = earlier
+        self.produces: list[Produce] = [*earlier.produces] if earlier else []
+        """Everything that was sent."""
         self._sessions: list[tuple[Consumer, list[int]]] = []
         """Each consumer, and the offsets that it was given."""
         self._stopping = False
@@ -126,6 +154,10 @@ class ExpiringTopic:
             else:
                 return
 
+    def stop_sending(self) -> None:
+        """Send nothing more, and delete nothing by hand."""
+        self._stopping = True
+
     async def _keep_all(self) -> None:
         """From now on nothing expires."""
         _, admin = self._admin
@@ -145,7 +177,7 @@ class ExpiringTopic:
         _, admin = self._admin
         while not self._stopping:
             await asyncio.sleep(self._hand_rng.uniform(0.2, 2.0))
-            acked = [each.offset for each in self._produces if each.outcome is Outcome.OK]
+            acked = [each.offset for each in self.produces if each.outcome is Outcome.OK]
             before = self._hand_rng.randint(0, max(acked, default=0))
             by_hand = self._world.deleted_by_hand
             by_hand[self.name] = max(before, by_hand.get(self.name, 0))
@@ -169,10 +201,10 @@ class ExpiringTopic:
 
     async def _send(self, producer: Producer) -> bool:
         """One record; whether it was acknowledged."""
-        number, now_s = len(self._produces), self._world.loop.time()
+        number, now_s = len(self.produces), self._world.loop.time()
         value = f"{self.name} {number} ".encode() + b"x" * self._rng.choice([10, 400])
         produce = Produce("producer", number, (self.name, 0), value, Acks.ALL, now_s)
-        self._produces.append(produce)
+        self.produces.append(produce)
         try:
             (landed,) = await producer.send_batch(self.name, [value], partition=0)
             produce.offset, produce.outcome = landed.base_offset, Outcome.OK
@@ -214,8 +246,10 @@ class ExpiringTopic:
         """
         if not self._tasks:
             return []
-        self._stopping = True
-        history = History(produces=self._produces)
+        self.stop_sending()
+        history = History(produces=self.produces)
+        if self._earlier is not None:  # the active segment was lost with its cluster
+            history.given_up[(self.name, 0)] = [(self._earlier.published_end_offset, 0.0)]
         async with asyncio.timeout(3 * HEAL_S):
             await asyncio.gather(self._tasks[0], *self._tasks[2:])
             await self._admin[0].spawn(self._keep_all())
@@ -225,18 +259,34 @@ class ExpiringTopic:
             while not any(given and given[-1] >= last for _, given in self._sessions[-1:]):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         self._tasks[1].cancel()
-        if history.log_start.get((self.name, 0)):
+        left_out = [each for each in await observer.segments(self.name) if each.is_skipped]
+        spans = [(each.base_offset, each.end_offset) for each in left_out]
+        history.left_out[(self.name, 0)] = [*spans]
+        return problems + self._judge(history, spans)
+
+    def _judge(self, history: History, left_out: Sequence[tuple[int, int]]) -> list[str]:
+        start = history.log_start.get((self.name, 0), 0)
+        if start:
             self._world.count_fault("records_expired")
-        problems += [str(each) for each in checkers.check(history)]
-        return problems + [
-            f"not told: a consumer of {self.name} missed {missed} records and counted {counted}"
-            for missed, counted in map(_missed_and_counted, self._sessions)
-            if missed > counted
-        ]
+        problems = [str(each) for each in checkers.check(history)]
+        if self._earlier is not None:
+            by_hand = self._world.deleted_by_hand.get(self.name, 0)
+            wrong = self._earlier.wrong_start(start, by_hand)
+            problems += [f"restored {self.name}: {wrong}"] if wrong else []
+        for consumer, given in self._sessions:
+            counted = consumer.skipped_records().get(0, 0)
+            if (missed := _missed(given, left_out)) > counted:
+                problems.append(
+                    f"not told: a consumer of {self.name} missed {missed} records and counted "
+                    f"{counted}"
+                )
+        return problems
 
 
-def _missed_and_counted(session: tuple[Consumer, list[int]]) -> tuple[int, int]:
-    consumer, given = session
+def _missed(given: Sequence[int], left_out: Sequence[tuple[int, int]]) -> int:
+    """Return how many records a consumer was not given between its first and its last one."""
     if not given:
-        return 0, 0
-    return given[-1] - given[0] + 1 - len(given), consumer.skipped_records().get(0, 0)
+        return 0
+    low, high = given[0], given[-1] + 1
+    passed = sum(max(0, min(end, high) - max(start, low)) for start, end in left_out)
+    return high - low - passed - len(given)

@@ -29,6 +29,7 @@ from tests.simulation import mistakes_poison as poison
 from tests.simulation import mistakes_ports as ports
 from tests.simulation import mistakes_registry as registry
 from tests.simulation import mistakes_repeats as repeats
+from tests.simulation import mistakes_restore as restore
 from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
@@ -132,6 +133,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(tiering.starts_are_kept_quiet, "deletions_are_told"),
     Mutant(tiering.current_attempt_is_swept, "segments_are_tiered", 2),
     Mutant(tiering.closed_attempt_is_forgotten, "segments_are_tiered"),
+    Mutant(restore.late_uploads_stay_away, "clusters_are_restored"),
+    Mutant(restore.deleted_topics_come_back, "clusters_are_restored"),
+    Mutant(restore.log_starts_are_not_read, "clusters_are_restored"),
+    Mutant(restore.table_revisions_are_not_read, "clusters_are_restored"),
+    Mutant(restore.restored_offsets_are_given_out_again, "clusters_are_restored"),
     Mutant(tiering.sources_go_first, "segments_are_tiered"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),

@@ -52,6 +52,8 @@ class Plan:
     """Disks of each node."""
     has_store: bool = False
     """Nodes have an object store."""
+    is_restored: bool = False
+    """Their bucket is that of another cluster, which is lost."""
     tier_format: str = PARQUET_FORMAT
     """Format of the topic that is tiered in a swarm."""
     shuffle: float = 0.0

@@ -31,6 +31,7 @@ from tests.simulation import (
     directed_poison,
     directed_registry,
     directed_repeats,
+    directed_restore,
     directed_retention,
     directed_shortage,
     directed_starts,
@@ -51,6 +52,7 @@ from tests.simulation.faults_store import draw_tier
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
 from tests.simulation.losses import Losses
+from tests.simulation.lost_cluster import lose_cluster
 from tests.simulation.observer import Observer
 from tests.simulation.plan import (
     TOPIC,
@@ -215,6 +217,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_registry.PLANS,
     **directed_retention.PLANS,
     **directed_tiering.PLANS,
+    **directed_restore.PLANS,
     **directed.PLANS,
     **directed_belief.PLANS,
     **directed_bootstrap.PLANS,
@@ -256,11 +259,13 @@ def run_seed(
     plan = SCENARIOS[scenario](seed)
     if only is not None:
         plan = replace(plan, faults=tuple(each for each in plan.faults if each.number in only))
+    lost = lose_cluster(seed, plan) if plan.is_restored else None
     world = World(
         seed,
         plan.knobs,
         nodes=plan.nodes,
         has_store=plan.has_store,
+        lost=lost,
         shuffle=plan.shuffle,
         data_dirs=plan.data_dirs,
         begins_at_nodes=plan.begins_at_nodes,

@@ -27,9 +27,10 @@ from icecore_node.remote.format.manifest import (
 from icecore_node.remote.format.stored_settings import SETTINGS_PATH, parse_settings
 from icecore_node.remote.format.tiered_segment import open_tiered
 from tests.simulation.cluster import COORDINATOR
-from tests.simulation.expiring import ExpiringTopic
+from tests.simulation.expiring import EarlierLife, ExpiringTopic
+from tests.simulation.history import Produce
 from tests.simulation.invariants_tiering import copy_name
-from tests.simulation.object_store import SimObjectStore
+from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.shells import coordinator_address, timing
@@ -64,6 +65,18 @@ async def _persist(call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
             return
 
 
+def stored_settings(bucket: SimBucket, topic_id: bytes) -> dict[str, Any]:
+    """Return the settings in a bucket that count; empty = there are none."""
+    objects, folder = bucket.objects, topic_folder(topic_id) + "/"
+    keys = [each for each in objects if SETTINGS_PATH.fullmatch(each.removeprefix(folder))]
+    for key in sorted(keys, reverse=True):
+        try:
+            return parse_settings(objects[key], topic_id)
+        except TieredDamageError:
+            continue  # what was put untruly is put again
+    return {}
+
+
 class _Here:
     """Runs what decodes where it is called."""
 
@@ -82,6 +95,7 @@ class TieredTopic:
         merges: Whether segments are merged.
         loses_table: Whether the table is lost in the end, before it is judged.
         deletes_by_hand: Whether somebody deletes records.
+        earlier: In the cluster from whose bucket it is restored; None = it is new.
     """
 
     def __init__(
@@ -94,11 +108,16 @@ class TieredTopic:
         merges: bool = True,
         loses_table: bool = False,
         deletes_by_hand: bool = False,
+        earlier: EarlierLife | None = None,
     ) -> None:
         self._world = world
         self.name = name
         given = {**SETTINGS, **(settings or {})}
-        self._inner = ExpiringTopic(world, plan, name, given, deletes_by_hand=deletes_by_hand)
+        self._inner = ExpiringTopic(
+            world, plan, name, given, deletes_by_hand=deletes_by_hand, earlier=earlier
+        )
+        self._inherited = frozenset(world.bucket.objects) if earlier else frozenset()
+        """Objects of that cluster: nobody knows what is left of its uploads."""
         self._rng = random.Random(f"merges of {name} {world.seed}")
         self._merges = merges
         self._loses_table = loses_table
@@ -127,6 +146,15 @@ class TieredTopic:
         process, net, clock, rng = self._world.client(f"{who} of {self.name}")
         address = coordinator_address(COORDINATOR)
         return process, Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
+
+    @property
+    def produces(self) -> list[Produce]:
+        """Everything that was sent so far."""
+        return self._inner.produces
+
+    def stop_sending(self) -> None:
+        """Send nothing more."""
+        self._inner.stop_sending()
 
     async def delete(self) -> bytes:
         """Delete the topic, whatever fails meanwhile: its id."""
@@ -292,7 +320,7 @@ class TieredTopic:
             if key.startswith(folder)
             and "/_delta_log/" not in key
             and not SETTINGS_PATH.fullmatch(key.removeprefix(folder))
-            and key not in wanted
+            and key not in wanted | self._inherited
         ]
         return [f"nobody sweeps {key}" for key in found]
 
@@ -307,29 +335,32 @@ class TieredTopic:
         return [f"settings {version} of {self.name} count, not {wanted}: {found}"]
 
     def _stored(self, topic_id: bytes) -> dict[str, Any]:
-        """Return the settings that count; empty = there are none."""
-        objects, folder = self._world.bucket.objects, topic_folder(topic_id) + "/"
-        keys = [each for each in objects if SETTINGS_PATH.fullmatch(each.removeprefix(folder))]
-        for key in sorted(keys, reverse=True):
-            try:
-                return parse_settings(objects[key], topic_id)
-            except TieredDamageError:
-                continue  # what was put untruly is put again
-        return {}
+        return stored_settings(self._world.bucket, topic_id)
 
     def _wrong_starts(self, tiers: list[TierRecord], stored: list[int]) -> list[str]:
         """A restore would begin each log where it begins (R99): at its first copy, or higher where
         the settings say so."""
         problems, state = list[str](), self._state()
+        topic_id = self._topic_id()
         for partition in state.partitions_of(state.topic(self.name)):
             number, start = partition.partition, partition.log_start_offset
             bases = [each.base_offset for each in tiers if each.partition == number]
             told = stored[number] if number < len(stored) else 0
             if told > 0:
                 self._world.count_fault("starts_told")
-            if bases and max(told, min(bases)) != start:
+            if bases and max(told, min(bases)) != self._first(topic_id, number, start):
                 problems.append(
                     f"a restore of {self.name} begins partition {number} at {told} or "
                     f"{min(bases)}, its log starts at {start}"
                 )
         return problems
+
+    def _first(self, topic_id: bytes, partition: int, start: int) -> int:
+        """Return where the first record may be: a log may start in the middle of offsets that are
+        left out, of which a bucket has nothing."""
+        for record in self._state().segments.values():
+            each = record.segment
+            is_there = each.base_offset <= start < each.end_offset and each.is_skipped
+            if (each.topic_id, each.partition) == (topic_id, partition) and is_there:
+                return each.end_offset
+        return start
