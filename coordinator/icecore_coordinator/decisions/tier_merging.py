@@ -27,7 +27,6 @@ from icecore_coordinator.decisions.tiering import (
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     ids_in,
-    is_below_start,
     is_published,
     next_of,
 )
@@ -104,15 +103,16 @@ def _length(state: ClusterState, record: SegmentRecord) -> int:
 
 
 def _is_mergeable(state: ClusterState, record: SegmentRecord) -> bool:
-    """Return whether rows in object storage are all there is of it, and somebody may still read
-    them."""
+    """Return whether rows in object storage are all there is of it, and none of them is deleted:
+    deleted rows leave the store with their segment, which a merge would keep for longer."""
     segment, topic = record.segment, state.topics.get(record.segment.topic_id)
     if topic is None or not topic.is_live or not is_published(state, record):
         return False
     tier = state.tiers.segments[segment.segment_id]
     is_whole = segment.is_remote_only and not segment.lossy
     has_rows = tier.copy.tier_format == PARQUET_FORMAT
-    return is_whole and has_rows and not is_below_start(state, record)
+    start = state.partitions[record.partition_key].log_start_offset
+    return is_whole and has_rows and segment.base_offset >= start
 
 
 def _follows(one: SegmentRecord, other: SegmentRecord) -> bool:
@@ -182,8 +182,8 @@ def _sources(state: ClusterState, segment_ids: Sequence[SegmentId]) -> list[Segm
         record = state.segments.get(each)
         if record is None or not _is_mergeable(state, record):
             raise ConflictError(
-                f"segment {each} can't be merged: it is gone, deleted, lossy, on nodes as well, or "
-                "not in object storage as rows"
+                f"segment {each} can't be merged: it is gone, deleted in part, lossy, on nodes as "
+                "well, or not in object storage as rows"
             )
         found.append(record)
     ends = found[-1].segment.end_offset - found[0].segment.base_offset

@@ -139,6 +139,15 @@ def test_records_below_the_log_start_are_not_worth_it(state: Cluster) -> None:
     assert len(group.segment_ids) == 2
 
 
+def test_a_merge_keeps_no_deleted_records_for_longer(state: Cluster) -> None:
+    sources = candidates(state)
+    commit(state, move_log_start(state, KEY, 1, 0))
+    [group] = groups(state, KEY, TARGET_BYTES)
+    assert group.segment_ids == sources[1:]
+    with pytest.raises(ConflictError, match="deleted in part"):
+        begin_merge(state, sources, 1)
+
+
 def test_nothing_of_a_deleted_topic_is_merged(state: Cluster) -> None:
     sources = candidates(state)
     commit(state, delete_topic(state, "events", b"", 0, is_now=False))
