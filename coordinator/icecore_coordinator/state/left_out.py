@@ -5,7 +5,7 @@ records that are gone. A partition goes on above all of these offsets. What lies
 segments without a copy: lost where records are known to have been there, else empty.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from icecore.model import OFFSETS_LEFT_OUT, Segment, SegmentId, SegmentState
@@ -45,6 +45,21 @@ def left_out(
     ]
     counted = updated(counter, next_value=counter.next_value + len(skipped))
     return Change((counted, *(replace(each, since_ms=counted_ms) for each in skipped)))
+
+
+def behind_left_out(segments: Iterable[SegmentRecord], offset: int) -> int:
+    """Return the first offset from this one on that was not left out.
+
+    Args:
+        segments: Of the partition.
+        offset: Any of it.
+    """
+    for record in segments:
+        each = record.segment
+        is_left_out = each.is_skipped and not each.is_lost
+        if is_left_out and each.base_offset <= offset < each.end_offset:
+            return each.end_offset
+    return offset
 
 
 def skipped_segment(

@@ -14,6 +14,7 @@ from icecore.model import Segment
 from icecore.process.log import event
 from icecore_coordinator.decisions.retention import below_start, move_log_start
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.left_out import behind_left_out
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -78,7 +79,7 @@ class RecordDeletion:
 
         def decision(state: ClusterState) -> Change:
             changes = self._changes(state, topic, topic_id, offsets)
-            found[:] = [_deleted(state, key, offsets[key[1]]) for key in changes]
+            found[:] = [_deleted(state, key, _start(state, key, offsets)) for key in changes]
             if is_dry_run:
                 return Change()
             return sum(changes.values(), Change())
@@ -114,8 +115,14 @@ class RecordDeletion:
                 raise InvalidRequestError(f"partition {number}: offset {offset} is negative")
             known = self._heard.high_watermark(partition.tail_segment_id) or 0
             key = partition.partition_key
-            changes[key] = move_log_start(state, key, offset, known)
+            changes[key] = move_log_start(state, key, _start(state, key, offsets), known)
         return changes
+
+
+def _start(state: ClusterState, key: PartitionKey, offsets: Mapping[int, int]) -> int:
+    """Return the first offset to keep: no log starts in the middle of what was left out, since
+    readers could not tell how many records they missed."""
+    return behind_left_out(state.segments_in(key), offsets[key[1]])
 
 
 def _deleted(state: ClusterState, key: PartitionKey, offset: int) -> Deleted:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from icecore.codec.batch import BatchHeader, LeaderFlag
 from icecore.errors import IcecoreError
+from icecore.model import OFFSETS_LEFT_OUT
 
 
 class Reader:
@@ -121,7 +122,9 @@ class Reader:
     def skip_to(self, offset: int) -> None:
         """Go on fetching behind records that are gone, or where a log ends that was longer once."""
         if not self.is_from_start:
-            self.skipped_records += max(0, offset - self.offset)
+            gone = max(0, offset - self.offset)
+            # Nothing says which offsets were left out there, but only these are so many.
+            self.skipped_records += gone % OFFSETS_LEFT_OUT
         if offset < self.offset:
             self.delivered = min(self.delivered, offset)
         self.fetch_from(offset)

@@ -6,6 +6,7 @@ from icecore.model import OFFSETS_LEFT_OUT
 from icecore_coordinator.decisions.segment_changes import Opening, seal
 from icecore_coordinator.state import cluster_state
 from icecore_coordinator.state.cluster_state import ids_in, last_with_records, next_of
+from icecore_coordinator.state.left_out import behind_left_out
 from icecore_coordinator.state.records import drop
 from tests.support.cluster_states import (
     ALL,
@@ -97,3 +98,13 @@ def test_a_skipped_segment_is_deleted_without_an_order_to_anybody() -> None:
     commit(state, seal(state, state.live, sealing(state, 10, is_lossy=True), None, 9))
     commit(state, drop([state.segments[2]], 7))
     assert 2 not in state.segments and not state.deleted
+
+
+def test_no_log_starts_in_the_middle_of_what_was_left_out() -> None:
+    state = started()
+    ended = sealing(state, 10, is_lossy=True, seen_end_offset=25)
+    commit(state, seal(state, state.live, ended, None, 9))
+    end = 25 + OFFSETS_LEFT_OUT
+    wanted = {9: 9, 10: 10, 24: 24, 25: end, 26: end, end - 1: end, end: end, end + 1: end + 1}
+    segments = state.segments_in(KEY)
+    assert {each: behind_left_out(segments, each) for each in wanted} == wanted

@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeError
-from icecore.model import SegmentId
+from icecore.model import OFFSETS_LEFT_OUT, SegmentId
 from icecore.topic_settings import Retention as Kept
+from icecore_coordinator.decisions.segment_changes import Opening, seal
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.nodes.copy_reports import CopyReports
@@ -21,7 +22,16 @@ from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.retention import RetentionScheduler
-from tests.support.cluster_states import KEY, SETTINGS, commit, roll, started
+from tests.support.cluster_states import (
+    ALL,
+    KEY,
+    SETTINGS,
+    commit,
+    prepared_successor,
+    roll,
+    sealing,
+    started,
+)
 from tests.unit.coordinator.nodes.test_node_sessions import FakeClock
 
 GIB = 1 << 30
@@ -243,6 +253,17 @@ async def test_records_are_deleted_below_what_a_leader_has_told(world: World) ->
         with pytest.raises(why):
             await world.records.delete("events", offsets, is_dry_run=False)
     assert world.start == 14
+
+
+async def test_records_are_deleted_up_to_the_end_of_it(world: World) -> None:
+    ended = sealing(world.state, 10, is_lossy=True)
+    successor = prepared_successor(world.state)
+    opening = Opening(successor, ALL)
+    world.apply(seal(world.state, world.state.live, ended, opening, 9))
+    end = 10 + OFFSETS_LEFT_OUT
+    world.tell(successor, end)
+    [done] = await world.records.delete("events", {0: 12}, is_dry_run=False)
+    assert done.log_start_offset == world.start == end
 
 
 # --- when a disk is nearly full -------------------------------------------------------------------
