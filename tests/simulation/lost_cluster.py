@@ -26,7 +26,7 @@ TOPICS = 2
 LIFE_S = 3.0
 LOOK_S = 0.05
 FIRST_ID = 10_000
-COPIES_MIN = 3
+COPIES_MIN = 1
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _published(world: World, topic_id: bytes) -> list[TierRecord]:
 
 
 def _may_go(world: World, topic_id: bytes) -> bool:
-    """Return whether several segments are published, from the log start on, and none between them
+    """Return whether segments are published, from the log start on, and none between them
     is not: else a restore asks somebody whether it may leave out what comes before. Nobody asks
     for a topic that is deleted, once the bucket says so or has nothing of it."""
     is_deleted, told = (
