@@ -5,12 +5,10 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
 from icecore.codec.columns import partition_for_key
 from icecore.errors import InvalidRequestError
-from icecore.spark import sink
-from icecore.spark.sink import Cutter
+from icecore.spark.tasks import rows as task_rows
+from icecore.spark.tasks.rows import Cutter
 
 
 def rows(start: int, end: int) -> pa.RecordBatch:
@@ -46,7 +44,7 @@ def batches(cuts: list[int], take_often: bool) -> dict[int, list[list[bytes]]]:
 
 
 def test_batches_depend_on_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink, "BATCH_BYTES", 5_000)
+    monkeypatch.setattr(task_rows, "BATCH_BYTES", 5_000)
     whole = batches([0, 1_000], take_often=False)
     assert min(len(each) for each in whole.values()) > 10
     assert batches([0, 1, 2, 333, 700, 999, 1_000], take_often=True) == whole

@@ -11,16 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("pyspark")
-
 from icecore.client import Consumer
 from icecore.errors import ConflictError, InvalidRequestError, TopicRecreatedError, UnavailableError
-from icecore.spark import division as divisions
-from icecore.spark import sink
-from icecore.spark.appender import Appender
-from icecore.spark.division import TaskDivision
-from icecore.spark.identity import SparkTaskChangedError, identity
-from icecore.spark.sink import Written, append_all
+from icecore.spark.tasks import division as divisions
+from icecore.spark.tasks import rows as task_rows
+from icecore.spark.tasks.appender import Appender
+from icecore.spark.tasks.division import TaskDivision
+from icecore.spark.tasks.identity import SparkTaskChangedError, identity
+from icecore.spark.tasks.rows import AppendedRows, append_all
 from tests.support.fake_cluster import FakeCluster, Fate
 
 ROWS = [b"%03d %s" % (number, b"x" * (number * 37 % 90)) for number in range(120)]
@@ -33,8 +31,8 @@ ALL = 1_000
 
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
-    monkeypatch.setattr(sink, "BATCH_BYTES", 300)
-    monkeypatch.setattr(sink, "ROUND_BYTES", 600)
+    monkeypatch.setattr(task_rows, "BATCH_BYTES", 300)
+    monkeypatch.setattr(task_rows, "ROUND_BYTES", 600)
     async with FakeCluster(batches_kept=32) as started:
         started.add_topic("t", partitions=2)
         yield started
@@ -60,7 +58,7 @@ async def run(
     *,
     batch: int = 0,
     topic_id: bytes = b"",
-) -> Written:
+) -> AppendedRows:
     producer_id, epoch = identity("q", task, batch)
     appender = Appender(
         cluster.bootstrap,
@@ -244,7 +242,7 @@ async def test_new_rows_wait_until_all_of_before_have_come(
     again = [rows_of(one, 0), rows_of(new, 0), rows_of(two, 1), rows_of(new, 1)]
     assert (await run(cluster, 2, 0, again)).duplicates == 40
     assert await written(cluster) == Counter([*one, *two, *new, *new])
-    monkeypatch.setattr("icecore.spark.outbox.HELD_BYTES_MAX", 5_000)
+    monkeypatch.setattr("icecore.spark.tasks.outbox.HELD_BYTES_MAX", 5_000)
     more = [rows_of(one + new, 0), rows_of(new, 0), rows_of(two, 1)]
     with pytest.raises(SparkTaskChangedError, match=r"t/1: .*had appended 40 rows, and of these"):
         await run(cluster, 3, 0, more)

@@ -34,7 +34,8 @@ from icecore.errors import (
 from icecore.model import Acks
 from icecore.rpc import convert, framing
 from icecore.rpc.methods import DATA
-from icecore.spark.identity import SparkTaskChangedError, family_of, task_of
+from icecore.rpc.ports import Clock, Net, Rng
+from icecore.spark.tasks.identity import SparkTaskChangedError, family_of, task_of
 from icecore.v1 import data_pb2
 
 REQUEST_TIMEOUT_MS: Final = 10_000
@@ -53,6 +54,9 @@ class Appender:
         acks: When leaders answer.
         codec: Of the payloads.
         topic_id: Of the topic that is meant; empty = whichever has the name.
+        net: Made here unless given.
+        clock: Of the system unless given.
+        rng: Of the system unless given.
     """
 
     def __init__(
@@ -65,10 +69,13 @@ class Appender:
         acks: str,
         codec: str,
         topic_id: bytes = b"",
+        net: Net | None = None,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
     ) -> None:
         self._bootstrap = bootstrap
         self.topic = topic
-        self.connection = Connection(bootstrap)
+        self.connection = Connection(bootstrap, net, clock, rng)
         """The way to the cluster."""
         self._metadata = Metadata(self.connection)
         self._producer_id, self._producer_epoch = producer_id, producer_epoch
@@ -184,6 +191,9 @@ class Appender:
             partitions=[partition],
             start=base_offset,
             until=base_offset + rows.num_rows,
+            net=self.connection.net,
+            clock=self.connection.clock,
+            rng=self.connection.rng,
         ) as consumer:
             try:
                 found = [each async for each in consumer.batches(_COMPARED)]

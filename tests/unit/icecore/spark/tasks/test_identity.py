@@ -2,10 +2,8 @@
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from icecore.errors import ConfigurationError
-from icecore.spark.identity import TASK_BITS, family_of, identity, task_of
+from icecore.spark.tasks.identity import TASK_BITS, family_of, identity, task_of
 
 
 def test_identities() -> None:

@@ -11,9 +11,9 @@ from typing import Final
 import pyarrow as pa
 
 from icecore.client.cluster.connection import all_of
-from icecore.spark.appender import Appender
-from icecore.spark.division import TaskDivision
-from icecore.spark.identity import SparkTaskChangedError
+from icecore.spark.tasks.appender import Appender
+from icecore.spark.tasks.division import TaskDivision
+from icecore.spark.tasks.identity import SparkTaskChangedError
 
 HELD_BYTES_MAX: Final = 64 << 20
 """Several rounds. An attempt that holds back more does not have the rows of the one before."""

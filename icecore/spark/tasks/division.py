@@ -29,7 +29,7 @@ from icecore.client.consume.saved_positions import list_positions
 from icecore.errors import ConflictError, IcecoreError, InternalError, PositionConflictError
 from icecore.model import TOPIC_NAME
 from icecore.rpc import convert
-from icecore.spark.identity import SparkTaskChangedError
+from icecore.spark.tasks.identity import SparkTaskChangedError
 from icecore.v1 import admin_pb2
 
 WAIT_S: Final = 600.0
