@@ -362,7 +362,7 @@ class FakeCluster:
             partition, result = self.find(item), answer.partitions.add()
             result.offset, result.append_timestamp_ms = partition.tail.end, -1
             if item.WhichOneof("target") == "producers":
-                asked = item.producers
+                asked, result.segment_id = item.producers, partition.tail.record.segment_id
                 for producer, epoch in sorted(partition.epochs.items()):
                     if asked.first_id <= producer <= asked.last_id and epoch == asked.epoch:
                         recent = partition.sequences[producer]

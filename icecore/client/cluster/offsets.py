@@ -5,13 +5,13 @@ the chain; each question goes to a replica of the segment in the middle.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from icecore.client.checks import OFFSET_MAX, wrong_type
 from icecore.client.cluster.connection import Backoff, Connection
-from icecore.client.cluster.held_segments import find_segments
+from icecore.client.cluster.held_segments import find_segments, list_segments
 from icecore.client.cluster.metadata import Metadata, topic_recreated
 from icecore.client.types import OffsetResult
 from icecore.errors import (
@@ -23,7 +23,7 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from icecore.model import Segment, SegmentState
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore.rpc import convert
 from icecore.v1 import data_pb2
 
@@ -129,10 +129,43 @@ class OffsetLookup:
         found = await self._retry(lambda: self._ask_leader(partition, target))
         return OffsetResult(found.offset, found.append_timestamp_ms)
 
+    async def newest_segments(self, partitions: Sequence[int] = ()) -> dict[int, SegmentId]:
+        """The segment of each partition that takes appends, or took them last, as the coordinator
+        has it now.
+
+        Args:
+            partitions: Of these; empty means all.
+
+        Raises:
+            TopicRecreatedError: The topic is another one by now.
+            IcecoreError: No coordinator answered in time.
+        """
+        listed = await list_segments(
+            self._connection, self._topic, partitions, OFFSET_MAX, timeout_s=self._timeout_s
+        )
+        for segment in listed:
+            self._check_topic(segment.topic_id)
+        return {segment.partition: segment.segment_id for segment in listed}
+
     async def producers(
-        self, partition: int, first_id: int, last_id: int, epoch: int
+        self,
+        partition: int,
+        first_id: int,
+        last_id: int,
+        epoch: int,
+        newest: dict[int, SegmentId],
     ) -> list[ProducerState]:
         """How far the producers of these ids have got under an epoch; those that are known, by id.
+
+        A leader that has not heard yet that another one leads knows nothing of what the other one
+        has appended. So its answer counts only for the segment that the coordinator names (R101).
+
+        Args:
+            partition: Where they write.
+            first_id: Of the ids.
+            last_id: Of the ids.
+            epoch: Of the producers.
+            newest: As ``newest_segments`` found; what has become of it since is put into it.
 
         Raises:
             TopicRecreatedError: The topic is another one by now.
@@ -140,7 +173,19 @@ class OffsetLookup:
         """
         asked = data_pb2.ProducerRange(first_id=first_id, last_id=last_id, epoch=epoch)
         target = data_pb2.ListOffsetsPartition(producers=asked)
-        found = await self._retry(lambda: self._ask_leader(partition, target))
+
+        async def ask() -> data_pb2.ListOffsetsResult:
+            found = await self._ask_leader(partition, target)
+            if found.segment_id != newest.get(partition):
+                newest.update(await self.newest_segments([partition]))
+            if found.segment_id != newest.get(partition):
+                raise NotLeaderError(
+                    f"who answered for {self._topic}/{partition} led segment {found.segment_id}, "
+                    "which is not the newest one"
+                )
+            return found
+
+        found = await self._retry(ask)
         return [
             ProducerState(each.producer_id, each.next_sequence, each.oldest_sequence)
             for each in found.producers

@@ -118,10 +118,11 @@ class Appender:
         lookup = OffsetLookup(self.connection, self._metadata, self.topic)
         lookup.topic_id = self.topic_id
         first, last = family_of(self._producer_id)
+        epoch, newest = self._producer_epoch, await lookup.newest_segments()
         found: dict[int, dict[int, int]] = {}
 
         async def ask(partition: int) -> None:
-            for each in await lookup.producers(partition, first, last, self._producer_epoch):
+            for each in await lookup.producers(partition, first, last, epoch, newest):
                 found.setdefault(task_of(each.producer_id), {})[partition] = each.next_sequence
 
         await all_of(map(ask, range(self.partitions)))

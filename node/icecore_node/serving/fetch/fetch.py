@@ -325,6 +325,7 @@ class FetchHandler:
         elif target == "producers":
             states.take()
             leading = _leading(held, entry.partition)
+            result.segment_id = leading.segment_id
             states.add(leading.log.producers, entry.producers, result)
         else:
             raise InvalidRequestError("ask for earliest, latest, a timestamp or producers")

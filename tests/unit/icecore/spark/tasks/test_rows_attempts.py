@@ -19,6 +19,7 @@ from icecore.spark.tasks.appender import Appender
 from icecore.spark.tasks.division import TaskDivision
 from icecore.spark.tasks.identity import SparkTaskChangedError, identity
 from icecore.spark.tasks.rows import AppendedRows, append_all
+from icecore.v1 import data_pb2
 from tests.support.fake_cluster import FakeCluster, Fate
 
 ROWS = [b"%03d %s" % (number, b"x" * (number * 37 % 90)) for number in range(120)]
@@ -189,6 +190,41 @@ async def test_what_says_so_names_the_tasks_and_what_to_do(cluster: FakeCluster)
     await run(cluster, 1, 3, in_pieces(ROWS))
     with pytest.raises(SparkTaskChangedError, match=r"of the tasks 3.*appended nothing.*cores"):
         await run(cluster, 2, 0, in_pieces(ROWS))
+
+
+@pytest.mark.parametrize("answers", [3, 8])
+@pytest.mark.usefixtures("impatient")
+async def test_a_leader_of_before_is_not_believed(cluster: FakeCluster, answers: int) -> None:
+    """It has not heard that another one leads, and knows of no task what that one has appended."""
+    await attempt_at(cluster, 1, 1)
+    left = [answers]
+
+    def forget(answer: data_pb2.ListOffsetsResponse) -> None:
+        left[0] -= 1
+        for each in answer.partitions if left[0] >= 0 else ():
+            each.segment_id -= 1
+            each.ClearField("producers")
+
+    cluster.on_offsets = forget
+    errors = await attempt_at(cluster, 2, 8)
+    assert [type(each) for each in errors[:1]] == [SparkTaskChangedError]
+    assert await written(cluster) == Counter(ROWS)
+
+
+async def test_a_segment_that_is_rolled_meanwhile_counts(cluster: FakeCluster) -> None:
+    """The leader's answer is of the newest one, and newer than what was asked before."""
+    await run(cluster, 1, 0, in_pieces(ROWS))
+    rolled: list[int] = []
+
+    def roll(answer: data_pb2.ListOffsetsResponse) -> None:
+        if not rolled:
+            for partition in cluster.topics["t"]:
+                partition.open(partition.tail.record.leader, partition.tail.record.replicas)
+                rolled.append(partition.tail.record.segment_id)
+
+    cluster.on_offsets = roll
+    assert (await run(cluster, 2, 0, in_pieces(ROWS))).duplicates == len(ROWS)
+    assert len(rolled) == 2
 
 
 async def test_a_task_without_rows_waits_for_nobody(cluster: FakeCluster) -> None:

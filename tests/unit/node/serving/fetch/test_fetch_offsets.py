@@ -83,7 +83,9 @@ async def test_a_leader_says_how_far_producers_have_got(node: QueryNode) -> None
     """Those of a range and an epoch; what is older than remembered batches is told, too."""
     filled(node)
     asked_for = data_pb2.ProducerRange(first_id=FAMILY, last_id=FAMILY + 3, epoch=7)
-    found = (await asked(node, producers=asked_for)).producers
+    answer = await asked(node, producers=asked_for)
+    assert answer.segment_id == 2
+    found = answer.producers
     assert [(each.producer_id - FAMILY, each.next_sequence) for each in found] == [(0, 3), (2, 44)]
     kept = node.replicas[2].log.producers.batches_kept
     assert [each.oldest_sequence for each in found] == [0, 44 - kept]
