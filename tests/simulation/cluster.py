@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tests.simulation.fleeting import FleetingTopic
     from tests.simulation.lost_cluster import LostCluster
     from tests.simulation.restorer import Restorer
+    from tests.simulation.sink_queries import SinkQuery
     from tests.simulation.tiered import TieredTopic
 
 COORDINATOR = "coordinator"
@@ -190,7 +191,13 @@ class World:
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
         self.fleeting: list[
-            FleetingTopic | ExpiringTopic | TieredTopic | RemadeTopic | Copies | Restorer
+            FleetingTopic
+            | ExpiringTopic
+            | TieredTopic
+            | RemadeTopic
+            | SinkQuery
+            | Copies
+            | Restorer
         ] = []
         """Topics that were made by a fault, to be judged at the end."""
         self.deleted_by_hand: dict[str, int] = {}

@@ -33,6 +33,7 @@ from tests.simulation import mistakes_restore as restore
 from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
+from tests.simulation import mistakes_sink as sink
 from tests.simulation import mistakes_storage as storage
 from tests.simulation import mistakes_surplus as surplus
 from tests.simulation import mistakes_tiering as tiering
@@ -177,6 +178,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(hand_over.extraction_loses_the_last_batch, "shared_smoke"),
     Mutant(hand_over.dropped_is_damage, "database_blackout", first=23, is_rare=True),
     Mutant(clocks.append_times_expire_producers, "clock_ahead"),
+    Mutant(sink.new_rows_wait_for_nobody, "sink_divides_otherwise"),
+    Mutant(sink.settled_before_its_rows_come, "sink_divides_otherwise", 12),
+    Mutant(sink.attempts_have_no_number, "sink_divides_otherwise"),
+    Mutant(sink.tasks_of_before_have_no_weight, "sink_divides_otherwise"),
+    Mutant(sink.one_leader_is_asked, "sink_divides_otherwise"),
+    Mutant(sink.duplicates_are_not_compared, "sink_divides_otherwise", 9),
+    Mutant(sink.fewer_rows_are_enough, "sink_divides_otherwise", 12),
+    Mutant(sink.old_leaders_are_believed, "sink_asks_an_old_leader"),
 )
 
 

@@ -34,6 +34,7 @@ from tests.simulation import (
     directed_restore,
     directed_retention,
     directed_shortage,
+    directed_sink,
     directed_starts,
     directed_storage,
     directed_surplus,
@@ -64,6 +65,7 @@ from tests.simulation.plan import (
     file_model_of,
 )
 from tests.simulation.readers import read_whole
+from tests.simulation.sink_queries import small_tasks
 from tests.simulation.stored_logs import index_problems
 from tests.simulation.workload import TailReader, Traffic, create_topic, small_requests
 
@@ -227,6 +229,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_lookups.PLANS,
     **directed_metadata.PLANS,
     **directed_clocks.PLANS,
+    **directed_sink.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
@@ -275,7 +278,7 @@ def run_seed(
         world.loop.trace_log = report.trace
     waits_for_all = Acks.QUORUM not in plan.acks
     watching = invariants.watch(world, waits_for_all=waits_for_all)
-    with small_requests(), marks.watch() as hit, watching as seen:
+    with small_requests(), small_tasks(), marks.watch() as hit, watching as seen:
         try:
             world.run(lambda world: _run(world, plan, report, seen.losses))
         except (SimulationError, TimeoutError, IcecoreError) as error:

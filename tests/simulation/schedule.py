@@ -21,6 +21,7 @@ from tests.simulation import (
     directed_restore,
     directed_retention,
     directed_shortage,
+    directed_sink,
     directed_starts,
     directed_storage,
     directed_surplus,
@@ -66,6 +67,7 @@ COMPOSED = (
     *directed_starts.KINDS,
     *directed_surplus.KINDS,
     *directed_metadata.KINDS,
+    *directed_sink.KINDS,
 )
 ALONE = faults_store.KINDS
 """Drawn by themselves, where nodes have an object store."""

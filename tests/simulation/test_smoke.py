@@ -42,6 +42,11 @@ def test_clients_begin_at_nodes(world: World) -> None:
     check(world)
 
 
+@each(turns.SINKS)
+def test_a_write_that_is_run_again_writes_nothing_twice(world: World) -> None:
+    check(world)
+
+
 @each(turns.LOOKUPS)
 def test_look_ups_leave_nothing_out(world: World) -> None:
     check(world)

@@ -5,7 +5,7 @@ staged look-ups, mutants. One world of five runs twice and must take the same co
 rotation other ones do.
 """
 
-from tests.simulation import directed_lookups
+from tests.simulation import directed_lookups, directed_sink
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.run import regressions
 from tests.support import rotation
@@ -34,6 +34,11 @@ BEGIN_AT_NODES: list[World] = [
     for scenario in AT_NODES
     for seed in rotation.fresh_seeds(f"simulation: {scenario} seeds", 1, 2)
 ]
+SINKS: list[World] = [
+    (scenario, seed)
+    for scenario in directed_sink.PLANS
+    for seed in rotation.fresh_seeds(f"simulation: {scenario} seeds", 1, 1)
+]
 LOOKUPS: list[World] = rotation.take(
     "simulation: staged look-ups",
     [(scenario, 1) for scenario in directed_lookups.PLANS],
@@ -47,7 +52,7 @@ REGRESSIONS: list[World] = [
     )
     if world not in [*SMOKE, *SWARMS]  # a new seed of this number
 ]
-WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *LOOKUPS, *REGRESSIONS]
+WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *SINKS, *LOOKUPS, *REGRESSIONS]
 TWICE: list[World] = rotation.take(
     "simulation: worlds that run twice", WORLDS, -(-len(WORLDS) // TWICE_EACH), show=_named
 )
