@@ -195,7 +195,8 @@ class TaskDivision:
         return None
 
     async def _save(self, left: int, version: int) -> bool:
-        """Return whether it was saved; False when another save came first."""
+        """Return whether it was saved; False when another save came first. What is refused may be
+        saved already: by a call before it, of which no answer came."""
         request = admin_pb2.SavePositionsRequest(
             name=self._name, instance=self._attempt << _BITS | left
         )
@@ -209,6 +210,9 @@ class TaskDivision:
                 f"the coordinator answered {len(answer.outcomes)} positions, 1 was asked"
             )
         error: IcecoreError | None = convert.error_from_proto(answer.outcomes[0].error)
-        if error is not None and not isinstance(error, PositionConflictError):
+        if error is None:
+            return True
+        if not isinstance(error, PositionConflictError):
             raise error
-        return error is None
+        told = error.metadata.get("version"), error.metadata.get("instance")
+        return told == (str(version + 1), str(request.instance))

@@ -305,6 +305,30 @@ async def test_answers_that_are_lost_change_nothing(cluster: FakeCluster) -> Non
     assert await written(cluster) == Counter(ROWS)
 
 
+@pytest.mark.parametrize("as_bits", [0, 32])
+@pytest.mark.usefixtures("impatient")
+async def test_a_task_takes_itself_out_once_also_when_the_answer_is_lost(
+    cluster: FakeCluster, as_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the sum of the others never comes to 0, and all wait in vain."""
+    monkeypatch.setattr(divisions, "TASKS_AS_BITS", as_bits)
+    parts = [ROWS[n * 30 : n * 30 + 30] for n in range(4)]
+    for task in range(3):
+        await run(cluster, 1, task, in_pieces(parts[task]))
+    known = dict(cluster.positions.saved)
+
+    def lose() -> UnavailableError | None:
+        if known == cluster.positions.saved:
+            return None  # it was refused, and that is said
+        known.update(cluster.positions.saved)
+        return UnavailableError("lost", indeterminate=True)
+
+    cluster.positions.on_saved = lose
+    for task in range(4):
+        await run(cluster, 2, task, in_pieces(parts[task]))
+    assert await written(cluster) == Counter(ROWS)
+
+
 async def test_micro_batches_follow_each_other(cluster: FakeCluster) -> None:
     for batch in range(3):
         tasks = [run(cluster, 7 + batch, n, in_pieces(ROWS), batch=batch) for n in range(2)]
