@@ -179,12 +179,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(hand_over.dropped_is_damage, "database_blackout", first=23, is_rare=True),
     Mutant(clocks.append_times_expire_producers, "clock_ahead"),
     Mutant(sink.new_rows_wait_for_nobody, "sink_divides_otherwise"),
-    Mutant(sink.settled_before_its_rows_come, "sink_divides_otherwise", 12),
+    Mutant(sink.settled_before_its_rows_come, "sink_divides_otherwise"),
     Mutant(sink.attempts_have_no_number, "sink_divides_otherwise"),
     Mutant(sink.tasks_of_before_have_no_weight, "sink_divides_otherwise"),
     Mutant(sink.one_leader_is_asked, "sink_divides_otherwise"),
-    Mutant(sink.duplicates_are_not_compared, "sink_divides_otherwise", 9),
-    Mutant(sink.fewer_rows_are_enough, "sink_divides_otherwise", 12),
+    Mutant(sink.duplicates_are_not_compared, "sink_divides_otherwise"),
+    Mutant(sink.fewer_rows_are_enough, "sink_divides_otherwise"),
     Mutant(sink.old_leaders_are_believed, "sink_asks_an_old_leader"),
 )
 

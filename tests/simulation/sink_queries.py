@@ -50,7 +50,7 @@ ROUND_BYTES = 700
 TASKS_AS_BITS = 4
 """So that there are divisions of more tasks, too."""
 LOOK_S = 0.001
-BATCHES = 4
+BATCHES = 5
 """Micro-batches of a query."""
 KILLS_MAX = 3
 """Drivers of one micro-batch that die."""
@@ -116,8 +116,8 @@ class SinkQuery:
         self._otherwise = otherwise
         self._rng = rng = random.Random(f"{name} {world.seed}")
         self.partitions = partitions or rng.choice([1, 2, 3])
-        self._slots = rng.choice([1, 2, 2, 4])
-        self._failures_max = rng.choice([1, 4])
+        self._slots = rng.choice([1, 2, 4, 4])
+        self._failures_max = rng.choice([1, 4, 4])
         """How often a task runs before its driver gives up."""
         self._runs_twins = rng.random() < 0.3
         """Tasks that take long run twice at the same time, as with ``spark.speculation``."""

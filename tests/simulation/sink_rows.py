@@ -31,7 +31,7 @@ Division = tuple[tuple[SinkRow, ...], ...]
 def draw_rows(rng: random.Random, batch: int) -> tuple[SinkRow, ...]:
     """The rows of a micro-batch: often all of one size, so that batches of other rows end at the
     same ones."""
-    count = rng.choice([5, 20, 40, ROWS_MAX])
+    count = rng.choice([5, 30, 45, ROWS_MAX])
     size_of = rng.choice([lambda: 30, lambda: 30, lambda: rng.randrange(16, 90)])
     keyed = rng.choice([0.0, 0.5, 1.0])
     rows: list[SinkRow] = []
@@ -115,6 +115,8 @@ def _other(rng: random.Random, division: Division) -> Division:
 
 
 OTHERWISE: tuple[Callable[[random.Random, Division], Division], ...] = (
+    other_number,
+    other_number,
     other_number,
     other_number,
     _exchanged,

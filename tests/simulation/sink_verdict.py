@@ -15,8 +15,9 @@ All else is strict. Each row of the attempt that committed is there. No row is t
 have, except of tasks that it did not have: who has nothing new to append waits for nobody, so a
 task that is gone is not missed. What a task returned as appended is there for good, and counts what
 is new at most once. Tasks that are the same ones are never refused, with one exception: where more
-tasks of before are left than can be noted as bits, one that runs twice, or whose answer is lost,
-spoils the sum. Then the others wait in vain, and another attempt has to do it.
+tasks of before are left than can be noted as bits, one that runs twice spoils the sum, and so does
+one whose answer is lost and overtaken. Then the others wait in vain, and another attempt has to do
+it.
 """
 
 from collections import Counter
@@ -154,7 +155,8 @@ def _counted(batch: MicroBatch, places: _Places) -> Iterator[str]:
 
 def _committed(batch: MicroBatch, places: _Places) -> Iterator[str]:
     if batch.committed is None:
-        if not batch.is_stuck or not batch.may_be_twice():
+        divisions_tried = {attempt.division for attempt in batch.attempts}
+        if not (batch.is_stuck and batch.may_be_twice() and len(divisions_tried) > 1):
             yield "no attempt could finish it"
         return
     division = batch.committed.division

@@ -53,8 +53,10 @@ REGRESSIONS: list[World] = [
     if world not in [*SMOKE, *SWARMS]  # a new seed of this number
 ]
 WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *SINKS, *LOOKUPS, *REGRESSIONS]
+_TURNS = len(WORLDS) // -(-len(WORLDS) // TWICE_EACH)
+"""Turns differ in length by one world, and also the shortest one has to have a fifth."""
 TWICE: list[World] = rotation.take(
-    "simulation: worlds that run twice", WORLDS, -(-len(WORLDS) // TWICE_EACH), show=_named
+    "simulation: worlds that run twice", WORLDS, -(-len(WORLDS) // _TURNS), show=_named
 )
 HUNTED: list[Mutant] = rotation.take(
     "simulation: mutants",
