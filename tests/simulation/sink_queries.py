@@ -311,6 +311,8 @@ class SinkQuery:
                 self._left.append(life)
             else:
                 process.kill("its driver ended", now_s)
+                # The one that was on its way may have been dropped, and its copy comes much later.
+                run.outlives = self._world.network.faults.repeats > 0
 
     async def _task(
         self, batch: MicroBatch, attempt: SinkAttempt, task: int, running: "Running"

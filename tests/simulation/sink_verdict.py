@@ -7,7 +7,8 @@ so one producer. Leaders recognise those rows where the next attempt gives them 
 number; where it gives them to another task, nobody can: what the executor appends after the next
 attempt has asked leaders is known to nobody (``icecore.spark.tasks.division``). So a row may be
 there once for each task number that had it, if one of them was in an executor that outlived its
-driver, and no other row may be there twice. Such a micro-batch may also be one that no division can
+driver, and no other row may be there twice. A request that a killed executor had sent, and that
+arrives long after, is the same to leaders. Such a micro-batch may also be one that no division can
 finish: of two tasks each has rows of its own in the log. And rows of an executor may be there that
 the attempt which committed did not have, as it is with a source that can't be replayed.
 
@@ -46,7 +47,7 @@ class TaskRun:
     error: IcecoreError | None = None
     ended_s: float = float("inf")
     outlives: bool = False
-    """Its driver died, and it went on."""
+    """Its driver died, and it went on; or a request of it may arrive long after."""
 
 
 @dataclass(eq=False)

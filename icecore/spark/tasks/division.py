@@ -12,11 +12,14 @@ new is of rows that nobody has written.
 The driver gives each attempt a number (Spark makes a writer for each), and a saved position under
 the name of the query says which attempt is at work. The first task that finds another one there
 asks all leaders which tasks of this write have appended something, and notes which of these are
-left. Each of them that is through with the rows of before takes itself out; the others wait. So an
-attempt that follows no other waits for nothing, and costs one save and a question per partition.
+left; an answer counts only for the segment that the coordinator calls the newest (R101). Each of
+them that is through with the rows of before takes itself out; the others wait. So an attempt that
+follows no other waits for nothing, and costs a save, a list of newest segments, and a question per
+partition.
 
 An executor that outlives its driver is not held back: what it appends after the question is known
-to nobody. Its rows are recognised all the same where tasks are the same ones.
+to nobody. So is a request of a killed one that arrives later still. Those rows are recognised all
+the same where tasks are the same ones.
 """
 
 import asyncio
