@@ -15,10 +15,11 @@ the attempt which committed did not have, as it is with a source that can't be r
 All else is strict. Each row of the attempt that committed is there. No row is there that it did not
 have, except of tasks that it did not have: who has nothing new to append waits for nobody, so a
 task that is gone is not missed. What a task returned as appended is there for good, and counts what
-is new at most once. Tasks that are the same ones are never refused, with one exception: where more
-tasks of before are left than can be noted as bits, one that runs twice spoils the sum, and so does
-one whose answer is lost and overtaken. Then the others wait in vain, and another attempt has to do
-it.
+is new at most once. Tasks that are the same ones are never refused, with two exceptions, in which
+some wait in vain for those of before and another attempt has to do it. Where more of these are left
+than can be noted as bits, one that runs twice spoils the sum, and so does one whose answer is lost
+and overtaken. And an executor that outlives its driver, and begins only then, notes its own attempt
+as the one at work: attempts have no order. Tasks that ended before say nothing once more.
 """
 
 from collections import Counter
@@ -32,6 +33,8 @@ from icecore.spark.tasks.identity import SparkTaskChangedError
 from icecore.spark.tasks.rows import AppendedRows
 from tests.simulation.sink_rows import Division, SinkRow
 
+WAITED = "have not come as far again"
+"""In the error of a task that has waited in vain for those of before."""
 Log = Sequence[tuple[int, bytes]]
 """Offset and value of each record of a partition."""
 
@@ -213,9 +216,13 @@ def _returned(batch: MicroBatch, places: _Places) -> Iterator[str]:
 def _refused(batch: MicroBatch) -> Iterator[str]:
     """Tasks that are the same ones as in all attempts before are not others."""
     before: set[Division] = set()
+    goes_on = False
     for attempt in batch.attempts:
         before.add(attempt.division)
-        refusals = [each for each in attempt.refusals if not _may_be_late(each, attempt)]
+        refusals = attempt.refusals
+        if goes_on or len(attempt.division) > divisions.TASKS_AS_BITS:
+            refusals = [each for each in refusals if WAITED not in each.message]
+        goes_on = goes_on or any(run.outlives for run in attempt.runs)
         if len(before) == 1 and refusals:
             yield f"the same tasks are refused: {refusals[0].message}"
         for run in attempt.runs:
@@ -225,9 +232,3 @@ def _refused(batch: MicroBatch) -> Iterator[str]:
             if is_known or run.outlives or run.error.retriable or run.error.indeterminate:
                 continue
             yield f"task {run.task} failed with {run.error!r}"
-
-
-def _may_be_late(error: SparkTaskChangedError, attempt: SinkAttempt) -> bool:
-    """Return whether tasks have waited in vain for those of before, because these were too many."""
-    is_sum = len(attempt.division) > divisions.TASKS_AS_BITS
-    return is_sum and "have not come as far again" in error.message

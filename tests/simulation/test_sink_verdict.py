@@ -130,6 +130,20 @@ def test_the_same_tasks_are_not_refused() -> None:
     assert not judged(story, "abcd/")
 
 
+def test_tasks_may_wait_in_vain_behind_an_executor_that_goes_on() -> None:
+    """It has noted its attempt as the one at work. Other rows are another matter."""
+    refused = killed(TWO, 0)
+    refused.was_killed = False
+    for outlives, message, count in (
+        (True, "these have not come as far again", 0),
+        (False, "these have not come as far again", 1),
+        (True, "see offset 7", 1),
+    ):
+        refused.runs[0].error = SparkTaskChangedError(message)
+        story = [killed(TWO, 0, outlives=outlives), refused, attempt(TWO, 2.0)]
+        assert len(judged(story, "ab/cd")) == count
+
+
 def test_only_what_passes_may_fail() -> None:
     failed = killed(TWO, 0)
     failed.runs[0].error = UnavailableError("down")

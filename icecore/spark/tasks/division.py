@@ -17,9 +17,11 @@ them that is through with the rows of before takes itself out; the others wait. 
 follows no other waits for nothing, and costs a save, a list of newest segments, and a question per
 partition.
 
-An executor that outlives its driver is not held back: what it appends after the question is known
-to nobody. So is a request of a killed one that arrives later still. Those rows are recognised all
-the same where tasks are the same ones.
+Attempts have no order. An executor that outlives its driver, and begins only then, takes the place
+of the attempt at work, which ends with an error where it still holds anything back, and is run
+again. One that has begun is not held back: what it appends after the question is known to nobody.
+So is a request of a killed one that arrives later still. Those rows are recognised all the same
+where tasks are the same ones.
 """
 
 import asyncio
