@@ -205,6 +205,8 @@ class SinkQuery:
                 if rounds == ROUNDS_MAX:
                     break
                 rounds += 1
+                # Of many tasks each twin spoils the sum (``weights``), so no attempt might finish.
+                self._runs_twins = False
                 refused.clear()
             division = self._next_division(batch, refused, may_be_new=kills < KILLS_MAX)
             await asyncio.sleep(rng.choice([0.01, 0.3, 2.0]))
