@@ -12,7 +12,7 @@ from tests.simulation.mistakes import Mistake, patch
 
 
 def late_uploads_stay_away() -> Mistake:
-    """R101: what a table does not name, and what does not follow it, was retired."""
+    """R102: what a table does not name, and what does not follow it, was retired."""
 
     def wrong(*_: Any, **__: Any) -> Iterator[FoundManifest]:
         return iter(())
