@@ -188,6 +188,13 @@ class ExpiringTopic:
             else:
                 self._world.count_fault("records_deleted")
 
+    def _behind(self, offset: int) -> int:
+        """Return where the log starts at most, when the records below an offset are deleted."""
+        lives = [each.offset for each in self.produces if each.began_s >= 0 and each.offset >= 0]
+        if self._earlier is None or offset < self._earlier.published_end_offset or not lives:
+            return offset
+        return max(offset, min(lives))  # what was left out ends with the first record of this life
+
     async def _produce(self, producer: Producer) -> None:
         await producer.start()
         waiting: list[asyncio.Task[None]] = []
@@ -271,7 +278,7 @@ class ExpiringTopic:
             self._world.count_fault("records_expired")
         problems = [str(each) for each in checkers.check(history)]
         if self._earlier is not None:
-            by_hand = self._world.deleted_by_hand.get(self.name, 0)
+            by_hand = self._behind(self._world.deleted_by_hand.get(self.name, 0))
             wrong = self._earlier.wrong_start(start, by_hand)
             problems += [f"restored {self.name}: {wrong}"] if wrong else []
         for consumer, given in self._sessions:

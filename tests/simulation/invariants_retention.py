@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from icecore.model import SegmentState
 from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.left_out import behind_left_out
 from icecore_coordinator.state.records import Change, PartitionKey, PartitionRecord, SegmentRecord
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class RetentionInvariants:
         if start <= known or topic is None:
             return
         kept = topic.retention
-        if start <= self._world.deleted_by_hand.get(topic.name, 0):
+        by_hand = self._world.deleted_by_hand.get(topic.name, 0)
+        if start <= behind_left_out(state.segments_in(key), by_hand):
             return
         if kept.on_full == DELETE_OLDEST and self._world.faults["disk_full"]:
             return

@@ -41,18 +41,6 @@ def log_starts_are_not_read() -> Mistake:
     return patch(tier_import, "missing_records", wrong)
 
 
-def table_revisions_are_not_read() -> Mistake:
-    """R88: a restored topic begins to count commits of its table again."""
-    right = tier_import.missing_records
-
-    def wrong(
-        state: ClusterState, topic_id: bytes, _: Sequence[int], log_starts: Sequence[int]
-    ) -> Change:
-        return right(state, topic_id, (), log_starts)
-
-    return patch(tier_import, "missing_records", wrong)
-
-
 def restored_offsets_are_given_out_again() -> Mistake:
     """R96: a partition goes on where its last copy ends."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from icecore.client.admin.admin import Admin
 from icecore.client.admin.topic_settings import settings_of_plan
 from icecore.errors import ConflictError, IcecoreError
+from icecore.topic_settings import TopicSettings
 from icecore_node.remote.verify.bucket import Bucket, read_bucket
 from icecore_node.remote.verify.bucket_acts import take_over
 from icecore_node.remote.verify.restore_choice import choose_topics
@@ -86,7 +87,8 @@ class Restorer:
             self._table(process, mine, topic.topic_id).take_over()
         for plan in plans:
             settings = settings_of_plan(asdict(plan))
-            assert settings is not None, f"the bucket has no settings of {plan.topic}"
+            if settings is None:  # lost before the table was brought up to date for the first time
+                settings = TopicSettings(tier="on", partitions=plan.partitions)
             await admin.import_tiered(asdict(plan), settings)
 
     def _plans(self, process: SimProcess, mine: bytes, bucket: Bucket) -> list[RestoredTopic]:

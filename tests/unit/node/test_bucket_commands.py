@@ -397,6 +397,18 @@ async def test_what_the_table_named_once_was_retired(bucket: TieredFolder) -> No
     assert await attempts(bucket) == [4]
 
 
+async def test_what_came_after_all_that_the_table_named_was_retired(bucket: TieredFolder) -> None:
+    gone = await bucket.put(flights(2), 0, 1)
+    bucket.publish(gone)
+    table = TopicTable(bucket.settings, FACTS.cluster_id, FACTS.topic_id, FACTS.topic)
+    table.bring_to(FACTS.partition, 9, [], [], 1_700_000_000_000)
+    await bucket.put(flights(3), gone.facts.end_offset, 2)
+    assert await attempts(bucket) == [2]
+    uri, options = place_of(bucket.settings, FACTS.topic_id)
+    DeltaTable(uri, storage_options=dict(options)).create_checkpoint()
+    assert (await run(bucket, "plan"))["topics"] == [], "it may have named it once"
+
+
 async def test_a_checkpoint_hides_what_the_table_named(bucket: TieredFolder) -> None:
     await late(bucket)
     uri, options = place_of(bucket.settings, FACTS.topic_id)

@@ -3,12 +3,14 @@
 A table is brought up to date after a copy was published, and a failure may keep it behind. So
 copies behind the last offset that it names count, as long as they follow without a hole, but for
 one that was left out on purpose (``OFFSETS_LEFT_OUT``). Uploads overtake each other, so copies in
-front of that offset count, too, where nothing that counts has their offsets: unless the table named
-them once, for then they were retired. A checkpoint hides what it named before, and then a later
-attempt than all that it names has to show that a copy is new. Leftovers of an earlier cluster may
-have offsets that were given out again: they never count.
+front of that offset count, too, where nothing that counts has their offsets; so do copies of a
+partition of which it names none any more. What it named once was retired, and stays away. A
+checkpoint hides what it named before, and then a later attempt than all that it names has to show
+that a copy is new. Leftovers of an earlier cluster may have offsets that were given out again: they
+never count.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 from icecore.model import OFFSETS_LEFT_OUT
@@ -32,7 +34,7 @@ def copies_behind(bucket: Bucket, found: TopicObjects, table: TableLook) -> list
         named = _named(found, table, number)
         following = [*_following(copies, named, table.revision(number))]
         chosen += following
-        if named:
+        if named or table.revision(number):
             start = found.log_starts[number] if number < len(found.log_starts) else 0
             new = _new(copies, named, table, has_checkpoint=found.has_checkpoint)
             chosen += _filling([each for each in new if _end(each) > start], [*named, *following])
@@ -47,7 +49,7 @@ def _new(
     has_checkpoint: bool,
 ) -> Iterator[FoundManifest]:
     """Yield the copies with rows that the table has never named."""
-    highest = max(map(_attempt, named))
+    highest = max(map(_attempt, named), default=math.inf)  # it may have named any of them
     for each in copies:
         is_known = each.path in table.paths or each.path in table.removed
         may_be_old = has_checkpoint and _attempt(each) <= highest
@@ -58,9 +60,10 @@ def _new(
 def _filling(
     new: Sequence[FoundManifest], counting: Sequence[FoundManifest]
 ) -> Iterator[FoundManifest]:
-    """Yield those in front of the last one that counts whose offsets nothing has, newest first."""
+    """Yield those in front of the last one that counts, or all where none does, whose offsets
+    nothing has; newest first."""
     taken = [*counting]
-    end_offset = max(map(_end, counting))
+    end_offset = max(map(_end, counting), default=math.inf)
     for each in sorted(new, key=_attempt, reverse=True):
         facts = each.manifest.facts
         is_taken = any(
