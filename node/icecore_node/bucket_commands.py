@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,12 +21,18 @@ from icecore_node.io.executor import ThreadExecutor
 try:
     from icecore_node.remote.opening import open_store
     from icecore_node.remote.store.obstore_store import StoreSettings
+    from icecore_node.remote.verify.behind_table import has_unnamed
     from icecore_node.remote.verify.bucket import Bucket, CountingStore, TopicObjects, read_bucket
     from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
     from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
     from icecore_node.remote.verify.restore_choice import choose_topics
     from icecore_node.remote.verify.restore_plan import plan_of
-    from icecore_node.remote.verify.table_look import TableLook, look_at_table, take_over_table
+    from icecore_node.remote.verify.table_look import (
+        TableLook,
+        look_at_table,
+        removed_paths,
+        take_over_table,
+    )
 except ImportError as missing:
     if missing.name not in ("obstore", "deltalake", "pyarrow"):
         raise
@@ -144,6 +150,8 @@ class BucketCommands:
                 table = await self._executor.run(
                     look_at_table, self._settings, topic.topic_id, self._partitions(topic)
                 )
+            if table is not None and has_unnamed(topic, table):
+                table = replace(table, removed=await removed_paths(self._store, topic))
             names = {name_of(topic, table), str(UUID(bytes=topic.topic_id))}
             if not self._given.topic or names & {*self._given.topic}:
                 found.append((topic, table))

@@ -24,6 +24,8 @@ class TieredFolder:
         self.settings = StoreSettings(url=f"file://{folder}")
         self.store = ObstoreStore(self.settings, executor)
         self._revision = 0
+        self.now_ms = 1_700_000_000_000
+        """The time of commits."""
 
     async def mark(
         self, cluster_id: bytes = tiered.FACTS.cluster_id, store_id: str = "5" * 32
@@ -52,4 +54,4 @@ class TieredFolder:
         table = TopicTable(self.settings, facts.cluster_id, facts.topic_id, facts.topic)
         files = [each for each in map(table_file, manifests) if each is not None]
         paths = [each.path for each in files]
-        table.bring_to(facts.partition, self._revision, paths, files, 1_700_000_000_000)
+        table.bring_to(facts.partition, self._revision, paths, files, self.now_ms)

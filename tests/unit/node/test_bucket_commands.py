@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from deltalake import DeltaTable
 
+from icecore.errors import ObjectStoreError
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
@@ -17,7 +18,8 @@ from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.stored_settings import SettingsKeeper, StoredSettings, settings_key
 from icecore_node.remote.format.topic_table import TopicTable, place_of
 from icecore_node.remote.marker import MARKER_KEY, Marker
-from icecore_node.remote.verify.bucket import EARLIER_PREFIX
+from icecore_node.remote.verify.bucket import EARLIER_PREFIX, TopicObjects
+from icecore_node.remote.verify.table_look import removed_paths
 from tests.support.tiered import FACTS, flights, undecodable
 from tests.support.tiered_folder import TieredFolder
 
@@ -395,6 +397,23 @@ async def test_what_the_table_named_once_was_retired(bucket: TieredFolder) -> No
     assert await attempts(bucket) == [1, 4]
     bucket.publish(last)
     assert await attempts(bucket) == [4]
+
+
+async def test_no_clock_says_what_the_table_named(bucket: TieredFolder) -> None:
+    first, middle, last = await late(bucket)
+    bucket.publish(first, middle, last)
+    bucket.now_ms = 4_000_000_000_000  # of whoever commits: far ahead
+    bucket.publish(last)
+    assert await attempts(bucket) == [4]
+
+
+async def test_a_commit_that_nobody_can_read_is_named(bucket: TieredFolder) -> None:
+    await late(bucket)
+    topic = TopicObjects(FACTS.topic_id, commits={7: f"{TOPIC}/_delta_log/{7:020d}.json"})
+    for text in (b"{", b"[]\n7", b'{"remove": 3}', b'{"remove": {}}', b"\xff"):
+        (bucket.folder / topic.commits[7]).write_bytes(text)
+        with pytest.raises(ObjectStoreError, match=r"00007\.json is no commit"):
+            await removed_paths(bucket.store, topic)
 
 
 async def test_what_came_after_all_that_the_table_named_was_retired(bucket: TieredFolder) -> None:

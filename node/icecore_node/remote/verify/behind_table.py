@@ -36,9 +36,17 @@ def copies_behind(bucket: Bucket, found: TopicObjects, table: TableLook) -> list
         chosen += following
         if named or table.revision(number):
             start = found.log_starts[number] if number < len(found.log_starts) else 0
-            new = _new(copies, named, table, has_checkpoint=found.has_checkpoint)
+            new = _new(copies, named, table, has_checkpoint=found.checkpoint >= 0)
             chosen += _filling([each for each in new if _end(each) > start], [*named, *following])
     return chosen
+
+
+def has_unnamed(found: TopicObjects, table: TableLook) -> bool:
+    """Return whether there are copies with rows that the table does not name: then it matters what
+    it named once."""
+    return any(
+        each.manifest.row_groups and each.path not in table.paths for each in found.manifests
+    )
 
 
 def _new(

@@ -43,7 +43,7 @@ _TOPIC = re.compile(rf"({_UUID})/(.+)")
 _NAME = r"(\d+)/(\d{20})-(\d{20})-(\d+)-(\d+)"
 _OBJECT = re.compile(rf"(?:{_NAME}\.parquet|_icecore/{_NAME}(?:\.manifest\.json|\.idx|\.batches))")
 _TABLE = "_delta_log/"
-_CHECKPOINT = ".checkpoint.parquet"
+_COMMIT = re.compile(r"_delta_log/(\d{20})\.(json|checkpoint\.(?:\d+\.\d+\.)?parquet)")
 _HIVE = "_symlink_format_manifest/"
 
 
@@ -129,8 +129,10 @@ class TopicObjects:
     sizes: dict[str, int] = field(default_factory=dict)
     """Sizes of all objects of uploads, by key."""
     has_table: bool = False
-    has_checkpoint: bool = False
-    """Its table has one: commits before it are not looked at."""
+    commits: dict[int, str] = field(default_factory=dict)
+    """Keys of the table's commits, by version."""
+    checkpoint: int = -1
+    """Version of the table's last checkpoint; -1 = it has none."""
     manifests: list[FoundManifest] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Reasons why manifests and settings can't be read, by key."""
@@ -254,12 +256,20 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
     if path.startswith(_TABLE):
         topic.has_table = True
-        topic.has_checkpoint |= path.endswith(_CHECKPOINT)
+        _sort_commit(topic, path, found.key)
     elif SETTINGS_PATH.fullmatch(path):
         topic.settings_keys.append(found.key)
     elif not path.startswith(_HIVE):
         topic.sizes[found.key] = found.size_bytes
     return True
+
+
+def _sort_commit(topic: TopicObjects, path: str, key: str) -> None:
+    commit = _COMMIT.fullmatch(path)
+    if commit is not None and commit[2] == "json":
+        topic.commits[int(commit[1])] = key
+    elif commit is not None:
+        topic.checkpoint = max(topic.checkpoint, int(commit[1]))
 
 
 def _count(bucket: Bucket, upload: re.Match[str]) -> None:

@@ -1,8 +1,10 @@
-"""The table of a topic, read without a cluster: the objects that it names, and its owner.
+"""The table of a topic, read without a cluster: the objects that it names or named, and its owner.
 
-Blocking: for a reader thread.
+The Delta library blocks, and is for a reader thread. It does not tell what a table named once
+without comparing clocks, so that is read from the commits themselves.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,9 +14,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from icecore.errors import ObjectStoreError
 from icecore_node.remote.format.topic_table import app_id_of, description_of, place_of
+from icecore_node.remote.store.object_store import ObjectStore
 from icecore_node.remote.store.obstore_store import StoreSettings
 from icecore_node.remote.store.store_errors import translated
+from icecore_node.remote.verify.bucket import TopicObjects
 
+COMMIT_BYTES_MAX: Final = 64 << 20
 _OURS: Final = "icecore cluster "
 
 
@@ -64,11 +69,29 @@ def look_at_table(
             return None
         paths = frozenset(pa.table(table.get_add_actions()).column("path").to_pylist())
         about, revisions = table.metadata(), _revisions(table, paths, partitions)
-        removed = table.vacuum(0, dry_run=True, enforce_retention_duration=False)
     except (DeltaError, OSError) as error:
         raise translated(error, f"the table of topic {topic_id.hex()}") from error
-    name, description = about.name or "", about.description or ""
-    return TableLook(name, description, paths, revisions, frozenset(removed))
+    return TableLook(about.name or "", about.description or "", paths, revisions)
+
+
+async def removed_paths(store: ObjectStore, topic: TopicObjects) -> frozenset[str]:
+    """Return the paths that commits since the last checkpoint took out of a topic's table.
+
+    Raises:
+        ObjectStoreError: A commit can't be read.
+        ObjectStoreBusyError: Try again later.
+    """
+    removed: set[str] = set()
+    for version, key in sorted(topic.commits.items()):
+        if version < topic.checkpoint:
+            continue
+        data = await store.get_whole(key, COMMIT_BYTES_MAX)
+        try:
+            actions = [json.loads(line) for line in data.splitlines()]
+            removed.update(each["remove"]["path"] for each in actions if "remove" in each)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ObjectStoreError(f"{key} is no commit of a Delta table: {error}") from error
+    return frozenset(removed)
 
 
 def _revisions(table: DeltaTable, paths: frozenset[str], partitions: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Where a reader is in one partition, and how many records it passed over."""
+"""A reader knows its place in one partition, and counts the records that it passed over."""
 
 import pytest
 
