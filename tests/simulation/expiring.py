@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from icecore.client.admin.admin import Admin
 from icecore.client.consume.consumer import Consumer
 from icecore.client.produce.producer import Producer
-from icecore.errors import IcecoreError, TopicExistsError
+from icecore.errors import IcecoreError
 from icecore.model import OFFSETS_LEFT_OUT, Acks
 from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT, REFUSE
 from tests.simulation import checkers
@@ -25,6 +25,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.readers import make_consumer
 from tests.simulation.shells import coordinator_address
+from tests.simulation.workload import make_topic
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -134,25 +135,8 @@ class ExpiringTopic:
         return {**limits, "on_full": self._hand_rng.choice([REFUSE, DELETE_OLDEST])}
 
     async def _make(self, settings: Mapping[str, Any]) -> None:
-        plan, (_, admin) = self._plan, self._admin
-        while True:
-            try:
-                await admin.create_topic(
-                    self.name,
-                    partitions=1,
-                    replication_factor=plan.replication_factor,
-                    min_insync_replicas=plan.min_insync_replicas,
-                    segment_bytes=SEGMENT_BYTES,
-                    segment_age_ms=plan.knobs.segment_age_ms,
-                    **settings,
-                )
-            except TopicExistsError:
-                return
-            except IcecoreError as error:
-                self._world.loop.trace(f"{self.name} not made: {error.reason}")
-                await asyncio.sleep(0.2)
-            else:
-                return
+        given = {"partitions": 1, "segment_bytes": SEGMENT_BYTES, **settings}
+        await make_topic(self._world, self._plan, self._admin[1], self.name, **given)
 
     def stop_sending(self) -> None:
         """Send nothing more, and delete nothing by hand."""

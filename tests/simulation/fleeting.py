@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from icecore.client.admin.admin import Admin
 from icecore.client.produce.producer import Producer
-from icecore.errors import IcecoreError, TopicExistsError, UnknownTopicError
+from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import Acks
 from icecore.topic_settings import UNAVAILABLE_ON_LOSS
 from tests.simulation import checkers
@@ -21,6 +21,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.readers import make_consumer
 from tests.simulation.shells import bootstrap_of, coordinator_address
+from tests.simulation.workload import make_topic
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -80,26 +81,17 @@ class FleetingTopic:
         """However long it takes."""
         knobs, plan = self._plan.knobs, self._plan
         self._born_s = self._world.loop.time()
-        while True:
-            try:
-                await admin.create_topic(
-                    self.name,
-                    partitions=PARTITIONS,
-                    replication_factor=plan.replication_factor,
-                    min_insync_replicas=plan.min_insync_replicas,
-                    file_model=plan.file_model,
-                    engine=plan.engine,
-                    on_total_loss=UNAVAILABLE_ON_LOSS,
-                    segment_bytes=min(knobs.segment_bytes, 16 * 1024),
-                    segment_age_ms=knobs.segment_age_ms,
-                )
-            except TopicExistsError:
-                return
-            except IcecoreError as error:
-                self._world.loop.trace(f"{self.name} not made: {error.reason}")
-                await asyncio.sleep(0.2)
-            else:
-                return
+        await make_topic(
+            self._world,
+            plan,
+            admin,
+            self.name,
+            partitions=PARTITIONS,
+            file_model=plan.file_model,
+            engine=plan.engine,
+            on_total_loss=UNAVAILABLE_ON_LOSS,
+            segment_bytes=min(knobs.segment_bytes, 16 * 1024),
+        )
 
     async def _delete(self, admin: Admin) -> None:
         while True:

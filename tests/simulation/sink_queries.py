@@ -20,7 +20,7 @@ from unittest.mock import patch
 from icecore.client.admin.admin import Admin
 from icecore.client.cluster.connection import Connection
 from icecore.client.consume.saved_positions import delete_positions
-from icecore.errors import IcecoreError, TopicExistsError
+from icecore.errors import IcecoreError
 from icecore.spark.tasks import appender as appenders
 from icecore.spark.tasks import division as divisions
 from icecore.spark.tasks import rows as task_rows
@@ -35,6 +35,7 @@ from tests.simulation.process import SimProcess
 from tests.simulation.shells import NODE_PORT, bootstrap_of, coordinator_address
 from tests.simulation.sink_rows import Division, divide, divided_otherwise, draw_rows, frames
 from tests.simulation.sink_verdict import MicroBatch, SinkAttempt, TaskRun, verdict
+from tests.simulation.workload import make_topic
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -148,24 +149,14 @@ class SinkQuery:
         self._driver = asyncio.create_task(self._drive())
 
     async def _make(self, admin: Admin) -> None:
-        plan = self._plan
-        while True:
-            try:
-                await admin.create_topic(
-                    self.name,
-                    partitions=self.partitions,
-                    replication_factor=plan.replication_factor,
-                    min_insync_replicas=plan.min_insync_replicas,
-                    segment_bytes=self._rng.choice([2, 4, 16]) * 1024,
-                    segment_age_ms=plan.knobs.segment_age_ms,
-                )
-            except TopicExistsError:
-                return
-            except IcecoreError as error:
-                self._world.loop.trace(f"{self.name} not made: {error.reason}")
-                await asyncio.sleep(0.2)
-            else:
-                return
+        await make_topic(
+            self._world,
+            self._plan,
+            admin,
+            self.name,
+            partitions=self.partitions,
+            segment_bytes=self._rng.choice([2, 4, 16]) * 1024,
+        )
 
     async def _drive(self) -> None:
         while len(self._batches) < BATCHES:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from icecore.client.admin.admin import Admin
@@ -11,7 +11,13 @@ from icecore.client.consume.consumer import Consumer
 from icecore.client.produce import sender
 from icecore.client.produce.partition_queue import PartitionQueue
 from icecore.client.produce.producer import Producer
-from icecore.errors import IcecoreError, InternalError, InvalidRequestError, UnknownTopicError
+from icecore.errors import (
+    IcecoreError,
+    InternalError,
+    InvalidRequestError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from icecore.model import Acks
 from icecore.topic_settings import FlushMode
 from tests.simulation.history import Outcome, Produce, Read
@@ -33,6 +39,27 @@ REQUEST_BYTES_MIN = 200
 def small_requests() -> AbstractContextManager[object]:
     """Producers have several requests under way, although their records are few."""
     return patch.object(sender, "REQUEST_BYTES_MIN", REQUEST_BYTES_MIN)
+
+
+async def make_topic(world: "World", plan: Plan, admin: Admin, name: str, **settings: Any) -> None:
+    """Make a topic with as many copies as a plan has, whatever fails meanwhile; one that is there
+    stays as it is."""
+    while True:
+        try:
+            await admin.create_topic(
+                name,
+                replication_factor=plan.replication_factor,
+                min_insync_replicas=plan.min_insync_replicas,
+                segment_age_ms=plan.knobs.segment_age_ms,
+                **settings,
+            )
+        except TopicExistsError:
+            return
+        except IcecoreError as error:
+            world.loop.trace(f"{name} not made: {error.reason}")
+            await asyncio.sleep(0.2)
+        else:
+            return
 
 
 async def create_topic(world: "World", topic: str, plan: Plan) -> None:
