@@ -164,10 +164,13 @@ class Segment:
     @property
     def is_skipped(self) -> bool:
         """Readers skip it: sealed, and nobody holds it. Either its records are lost, or it never
-        had any: it keeps its offsets from being given out."""
+        had any: it keeps its offsets from being given out. A coordinator has to say so: a segment
+        without a number stands for records of which nobody has said anything."""
+        is_listed = self.segment_id != NO_SEGMENT
         is_held = bool(self.replicas) or self.is_tiered
         has_records = not self.lossy and bool(self.seal_digest)
-        return self.state is SegmentState.SEALED and not is_held and not has_records
+        is_sealed = self.state is SegmentState.SEALED
+        return is_sealed and is_listed and not is_held and not has_records
 
     @property
     def is_lost(self) -> bool:

@@ -94,15 +94,21 @@ class SimDisk:
             names[change.new] = change.inode
 
     def sync_names(self, folder: str | None) -> None:
-        """Make changes in one folder durable, or in all."""
+        """Make changes in one folder durable, or in all. A rename between folders is atomic, and no
+        change of a name overtakes an earlier one of it."""
         kept: list[NameChange] = []
-        for change in self.pending:
-            touched = {_folder(name) for name in (change.old, change.new) if name}
-            if folder is None or folder in touched:
-                self._apply(self.durable_names, change)
+        due: list[NameChange] = []
+        names: set[str] = set()
+        for change in reversed(self.pending):
+            mine = {name for name in (change.old, change.new) if name}
+            if folder is None or folder in map(_folder, mine) or mine & names:
+                due.append(change)
+                names |= mine
             else:
                 kept.append(change)
-        self.pending = kept
+        for change in reversed(due):
+            self._apply(self.durable_names, change)
+        self.pending = kept[::-1]
         is_kept = folder is not None
         self.new_folders = {new for new in self.new_folders if is_kept and _folder(new) != folder}
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from icecore.client.cluster.held_segments import is_gap
 from icecore.client.lookup import partition_search
 from icecore.client.lookup.search_answer import Answer, Group, Question
-from icecore.model import SegmentId
+from icecore.model import Segment, SegmentId
 from icecore.v1 import data_pb2
 from icecore_node.serving.query.query_answer import PartitionAnswer
 from tests.simulation.mistakes import Mistake, patch
@@ -55,3 +56,15 @@ def restarted_leader_answers() -> Mistake:
         return (each for each in short(self, limit) if each != last)
 
     return patch(PartitionAnswer, "_named_and_short", wrong)
+
+
+def gaps_are_skipped() -> Mistake:
+    """I1: records that no node has spoken for, while the coordinator is away, are passed over as if
+    they had never been there."""
+    skipped = Segment.is_skipped.fget
+    assert skipped is not None
+
+    def wrong(self: Segment) -> bool:
+        return skipped(self) or (is_gap(self) and not self.holders)
+
+    return patch(Segment, "is_skipped", property(wrong))

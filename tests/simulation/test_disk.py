@@ -126,6 +126,21 @@ def test_sync_dir_of_one_folder_says_nothing_of_another() -> None:
     assert system.list_dir("a") == ["b", "one"]
 
 
+def test_no_change_of_a_name_overtakes_an_earlier_one() -> None:
+    """A file is set aside, and another one comes from a folder that is synced first."""
+    disk = SimDisk()
+    system = mount(disk)
+    system.make_dirs("a", "pool")
+    durable_file(disk, "pool/recycled", b"2")
+    system.open("a/log", create=True)
+    system.rename("a/log", "a/log.aside")
+    system.rename("pool/recycled", "a/log")
+    system.sync_dir("pool")
+    system.sync_dir("a")
+    assert sorted(disk.durable_names) == ["a/log", "a/log.aside"]
+    assert disk.durable_names["a/log"] is disk.names["a/log"]
+
+
 def test_truncate_and_rewrite() -> None:
     disk = SimDisk()
     durable_file(disk, content=b"x" * 10_000)

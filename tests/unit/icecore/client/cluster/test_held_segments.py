@@ -55,7 +55,8 @@ def test_what_nobody_holds_is_a_gap_wherever_it_lies() -> None:
     assert ranges(join(sealed(2, 10, 20))) == [(0, 0, 10), (2, 10, 20), (0, 20, 30), (4, 30, -1)]
     found = join()
     assert ranges(found) == [(0, 0, 30), (4, 30, -1)]
-    assert (is_gap(found[0]), found[0].holders, found[0].is_lost) == (True, (), False)
+    gap = found[0]
+    assert (is_gap(gap), gap.holders, gap.is_lost, gap.is_skipped) == (True, (), False, False)
 
 
 def test_a_partition_of_which_nobody_has_anything_and_that_has_no_tail_is_one_gap() -> None:

@@ -8,9 +8,10 @@ import pytest
 import pytest_asyncio
 
 from icecore import Consumer, Producer
+from icecore.client.cluster.held_segments import FoundSegments
 from icecore.client.consume import whereabouts
 from icecore.errors import NotLeaderError, NotReplicaError, UnavailableError
-from icecore.model import SegmentState
+from icecore.model import NO_SEGMENT, SegmentState
 from tests.support.fake_cluster import FakeCluster
 
 PARTITIONS = 40
@@ -113,6 +114,39 @@ async def test_the_coordinator_is_asked_when_metadata_do_not_help(
         await c._fetcher._whereabouts.find(reader, error)
         assert (reader.node_id, reader.segment_id) == (1, 0) if not reader.avoided else (2, 0)
         assert ("ListSegments" in asked(cluster)) == is_asked
+
+
+async def test_records_of_which_nobody_has_spoken_are_waited_for(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator is away, and so is who holds the records: there is more behind them."""
+    is_away = [True]
+    log = cluster.topics["t"][0].tail.record
+    gap = log.changed(
+        segment_id=NO_SEGMENT,
+        state=SegmentState.SEALED,
+        end_offset=1,
+        leader=0,
+        replicas=(),
+        isr=(),
+    )
+
+    async def refuse(number: int, name: str) -> None:
+        if is_away and name == "_Fetch":
+            raise NotReplicaError("not here")
+
+    async def find(*_: Any, **__: Any) -> FoundSegments:
+        return FoundSegments([gap if is_away else log], 0)
+
+    cluster.before_call = refuse
+    monkeypatch.setattr(whereabouts, "find_segments", find)
+    async with Consumer(
+        cluster.bootstrap, "t", net=cluster.net, start="earliest", partitions=[0], max_wait_ms=50
+    ) as c:
+        assert not await c.poll(0.6)
+        assert (c.position(), c.skipped_records()) == ({0: 0}, {0: 0})
+        is_away.clear()
+        assert await read(c, 1) == [(0, 0)]
 
 
 async def test_a_seek_meanwhile_counts(cluster: FakeCluster) -> None:
