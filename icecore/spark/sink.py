@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,7 +24,7 @@ from icecore.blocking import Admin
 from icecore.errors import ConfigurationError, IcecoreError
 from icecore.spark.options import WriteOptions
 from icecore.spark.shipping import shipped
-from icecore.spark.tasks.appender import Appender
+from icecore.spark.tasks.appender import Appender, find_topic
 from icecore.spark.tasks.division import TaskDivision, position_name
 from icecore.spark.tasks.identity import identity
 from icecore.spark.tasks.rows import append_all
@@ -40,6 +40,15 @@ TYPES: Final = {
 """The columns of a DataFrame that is written, and their types."""
 FORGET_TIMEOUT_S: Final = 5.0
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+class WriteAttempt(NamedTuple):
+    """One attempt at a write: all of its tasks are told the same."""
+
+    number: int
+    """0 = nobody can start the write again."""
+    topic_id: bytes
+    """Id of the topic that the driver has found."""
 
 
 @dataclass
@@ -83,7 +92,7 @@ class BatchWriter(DataSourceArrowWriter):
         options: Of the write.
         schema: Of the DataFrame.
         overwrite: Refused.
-        attempt: The number of this attempt, which the driver gives and tasks are told.
+        attempt: Which one this is. The driver makes it, and tasks are told.
     """
 
     def __init__(
@@ -91,13 +100,13 @@ class BatchWriter(DataSourceArrowWriter):
         options: WriteOptions,
         schema: StructType,
         overwrite: bool = False,
-        attempt: int | None = None,
+        attempt: WriteAttempt | None = None,
     ) -> None:
         check_schema(schema, overwrite)
         self._options = options
         self._schema = schema
         self._id = options.write_id or uuid.uuid4().hex
-        self._attempt = attempt if attempt is not None else _attempt(options.write_id)
+        self._attempt = attempt or new_attempt(options, can_return=bool(options.write_id))
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = replace(self._options, write_id=self._id) if self._options.idempotent else None
@@ -112,14 +121,22 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """In the driver, when all is written: leaders say so from now on, and nothing else needs to
         be remembered of a write that has a name."""
-        if self._attempt:
+        if self._attempt.number:
             forget(self._options, self._id)
 
 
-def _attempt(name: str = "-") -> int:
-    """Return a number for an attempt that the driver is about to start; 0 for a write without a
-    name, which nobody can start again."""
-    return secrets.randbits(32) | 1 if name else 0
+def new_attempt(options: WriteOptions, *, can_return: bool) -> WriteAttempt:
+    """Begin an attempt, in the driver.
+
+    Args:
+        options: Of the write.
+        can_return: It has a name, under which it may be started again.
+
+    Raises:
+        IcecoreError: There is no such topic, or nobody answered in time.
+    """
+    topic_id = options.topic_id or asyncio.run(find_topic(options.bootstrap, options.topic))
+    return WriteAttempt(secrets.randbits(32) | 1 if can_return else 0, topic_id)
 
 
 def forget(options: WriteOptions, name: str) -> None:
@@ -135,7 +152,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options: Of the write.
         schema: Of the DataFrame.
         overwrite: Refused.
-        attempt: The number of this attempt, which the driver gives and tasks are told.
+        attempt: Which one this is. The driver makes it, and tasks are told.
     """
 
     def __init__(
@@ -143,7 +160,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options: WriteOptions,
         schema: StructType,
         overwrite: bool = False,
-        attempt: int | None = None,
+        attempt: WriteAttempt | None = None,
     ) -> None:
         check_schema(schema, False)
         if overwrite:
@@ -152,7 +169,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         self._options = options
         self._schema = schema
-        self._attempt = attempt or _attempt()
+        self._attempt = attempt or new_attempt(options, can_return=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return shipped(self, self._options, self._schema, False, self._attempt)
@@ -186,7 +203,7 @@ def _write(
     name: str,
     task: int,
     batch_id: int,
-    attempt: int,
+    attempt: WriteAttempt,
 ) -> Written:
     """Append the rows of a task.
 
@@ -196,10 +213,11 @@ def _write(
         name: Of the write.
         task: Its number.
         batch_id: Of the micro-batch.
-        attempt: The driver's number of this attempt; 0 = there can be no other one.
+        attempt: Which one this is.
     """
+    number = attempt.number
     if not options.idempotent:
-        name, attempt = uuid.uuid4().hex, 0  # each attempt is another producer
+        name, number = uuid.uuid4().hex, 0  # each attempt is another producer
     producer_id, producer_epoch = identity(name, task, batch_id)
     appender = Appender(
         options.bootstrap,
@@ -208,8 +226,12 @@ def _write(
         producer_epoch=producer_epoch,
         acks=options.acks,
         codec=options.compression,
-        topic_id=options.topic_id,
+        topic_id=attempt.topic_id,
     )
-    division = TaskDivision(appender.connection, name, attempt) if attempt else None
+    division: TaskDivision | None = None
+    if number:
+        # Who names the topic's id means the topic that has it, whatever went elsewhere.
+        follows = batch_id > 0 and not options.topic_id
+        division = TaskDivision(appender.connection, name, number, follows=follows)
     appended = asyncio.run(append_all(appender, rows, task, division))
     return Written(appended.records, appended.duplicates, appended.uncompared)

@@ -94,6 +94,31 @@ async def sink_asks_an_old_leader(scene: Scene, fault: Fault) -> None:
         await query.write(batch)
 
 
+def sink_topic_is_made_again_plan(seed: int) -> Plan:
+    """Nothing special."""
+    return _plan("sink_topic_is_made_again", seed)
+
+
+async def sink_topic_is_made_again(scene: Scene, fault: Fault) -> None:
+    """Its topic is deleted under the query, also in the middle of a micro-batch, and another one of
+    the name is made. Where the first micro-batch was not written yet the query begins there; else
+    it ends."""
+    world = scene.world
+    query = SinkQuery(world, scene.plan, NAME)
+    query.forgets = False
+    world.fleeting.append(query)
+    await asyncio.sleep(1.0)
+    await query.make()
+    query.live()
+    await asyncio.sleep(world.rng.choice([0.02, 0.1, 0.3, 1.0, 3.0]) * world.rng.random())
+    world.count_fault("topic_made_again")
+    await query.make_again()
+    rng = random.Random(f"faults of {NAME} {world.seed}")
+    for _ in range(3):
+        await asyncio.sleep(rng.expovariate(1 / 0.8))
+        await rng.choice(HAPPENINGS)(world, rng, query)
+
+
 async def _write(scene: Scene, otherwise: float) -> None:
     world = scene.world
     query = SinkQuery(world, scene.plan, NAME, otherwise=otherwise)
@@ -212,9 +237,11 @@ PLANS: dict[str, Callable[[int], Plan]] = {
     "sink_asks_an_old_leader": sink_asks_an_old_leader_plan,
     "sink_runs_again": sink_runs_again_plan,
     "sink_divides_otherwise": sink_divides_otherwise_plan,
+    "sink_topic_is_made_again": sink_topic_is_made_again_plan,
 }
 KINDS = (
     Kind("sink_asks_an_old_leader", sink_asks_an_old_leader),
     Kind("sink_runs_again", sink_runs_again),
     Kind("sink_divides_otherwise", sink_divides_otherwise),
+    Kind("sink_topic_is_made_again", sink_topic_is_made_again),
 )

@@ -104,3 +104,25 @@ def fewer_rows_are_enough() -> Iterator[None]:
         patch(TaskOutbox, "_lacks", lambda _: False),
     ):
         yield
+
+
+def a_topic_without_a_note_is_taken() -> Mistake:
+    """Principle of divisions: a micro-batch goes into a topic that has none of those before."""
+    begin = TaskDivision.begin
+
+    async def wrong(self: TaskDivision, topic: str, topic_id: bytes, begun: division.Begun) -> None:
+        self._follows = False
+        await begin(self, topic, topic_id, begun)
+
+    return patch(TaskDivision, "begin", wrong)
+
+
+def each_task_finds_its_topic() -> Mistake:
+    """Principle of attempts: a task takes whatever topic has the name when it begins."""
+    start = Appender.start
+
+    async def wrong(self: Appender) -> None:
+        self.topic_id = b""
+        await start(self)
+
+    return patch(Appender, "start", wrong)

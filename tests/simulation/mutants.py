@@ -119,6 +119,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(lookups.unnamed_counts_as_searched, "seals_are_late"),
     Mutant(lookups.holes_are_passed_over, "successors_lead_first"),
     Mutant(lookups.restarted_leader_answers, "leaders_are_restarted"),
+    Mutant(lookups.gaps_are_skipped, "lookup_swarm", first=54, is_rare=True),
     Mutant(retention.intent_before_start, "records_expire"),
     Mutant(retention.tails_go, "records_expire"),
     Mutant(retention.wall_clock_counts, "records_expire", 2),
@@ -185,6 +186,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(sink.duplicates_are_not_compared, "sink_divides_otherwise"),
     Mutant(sink.fewer_rows_are_enough, "sink_divides_otherwise"),
     Mutant(sink.old_leaders_are_believed, "sink_asks_an_old_leader"),
+    Mutant(sink.a_topic_without_a_note_is_taken, "sink_topic_is_made_again"),
+    Mutant(sink.each_task_finds_its_topic, "sink_topic_is_made_again"),
 )
 
 

@@ -20,11 +20,11 @@ from unittest.mock import patch
 from icecore.client.admin.admin import Admin
 from icecore.client.cluster.connection import Connection
 from icecore.client.consume.saved_positions import delete_positions
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.spark.tasks import appender as appenders
 from icecore.spark.tasks import division as divisions
 from icecore.spark.tasks import rows as task_rows
-from icecore.spark.tasks.appender import Appender
+from icecore.spark.tasks.appender import Appender, find_topic
 from icecore.spark.tasks.division import TaskDivision, position_name
 from icecore.spark.tasks.identity import identity
 from icecore.spark.tasks.rows import append_all
@@ -34,7 +34,13 @@ from tests.simulation.plan import Plan
 from tests.simulation.process import SimProcess
 from tests.simulation.shells import NODE_PORT, bootstrap_of, coordinator_address
 from tests.simulation.sink_rows import Division, divide, divided_otherwise, draw_rows, frames
-from tests.simulation.sink_verdict import MicroBatch, SinkAttempt, TaskRun, verdict
+from tests.simulation.sink_verdict import (
+    MicroBatch,
+    SinkAttempt,
+    TaskRun,
+    verdict,
+    verdict_made_again,
+)
 from tests.simulation.workload import make_topic
 
 if TYPE_CHECKING:
@@ -57,6 +63,8 @@ KILLS_MAX = 3
 """Drivers of one micro-batch that die."""
 ROUNDS_MAX = 2
 """Faults may keep tasks from coming in time, so what is refused is tried once more."""
+ELSEWHERE_MAX = 3
+"""So often is a query started again that finds another topic."""
 ATTEMPTS_MAX = 40
 """No micro-batch needs so many, whatever happens."""
 
@@ -123,6 +131,12 @@ class SinkQuery:
         self._runs_twins = rng.random() < 0.3
         """Tasks that take long run twice at the same time, as with ``spark.speculation``."""
         self._leaves_executors = rng.random() < 0.4
+        self.forgets = rng.random() < 0.3
+        """A note goes when its batch is written, as with a write that is no query."""
+        self.is_made_again = False
+        """Its topic is deleted and made again meanwhile."""
+        self._elsewhere = 0
+        """Attempts that ended because of that."""
         self.asked_first = ""
         """The node at which tasks begin, if there is one."""
         self.asked_first_share = 0.5
@@ -138,11 +152,31 @@ class SinkQuery:
     # --- its life -------------------------------------------------------------------------------
 
     async def make(self) -> None:
-        """Make its topic."""
-        process, net, clock, rng = self._world.client(f"admin of {self.name}")
+        """Make its topic, unless it is there."""
+        process, net, clock, rng = self._world.client(f"admin {self._next_number()} of {self.name}")
         address = coordinator_address(COORDINATOR)
         admin = Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
         await process.spawn(self._make(admin))
+
+    async def make_again(self) -> None:
+        """Delete its topic, and make another one of the name."""
+        self.is_made_again = True
+        process, net, clock, rng = self._world.client(f"admin {self._next_number()} of {self.name}")
+        address = coordinator_address(COORDINATOR)
+        admin = Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
+
+        async def delete() -> None:
+            while True:
+                try:
+                    await admin.delete_topic(self.name)
+                except UnknownTopicError:
+                    return
+                except IcecoreError as error:
+                    self._world.loop.trace(f"{self.name} not deleted: {error.reason}")
+                await asyncio.sleep(0.2)
+
+        await process.spawn(delete())
+        await self.make()
 
     def live(self) -> None:
         """The first driver begins."""
@@ -159,7 +193,7 @@ class SinkQuery:
         )
 
     async def _drive(self) -> None:
-        while len(self._batches) < BATCHES:
+        while len(self._batches) < BATCHES and self._elsewhere < ELSEWHERE_MAX:
             await self.write(self.next_batch())
             await asyncio.sleep(self._rng.choice([0.0, 0.3]))
         self.is_over = True
@@ -182,11 +216,14 @@ class SinkQuery:
             attempt = await self.attempt(batch, division, self._death(batch) if may_die else None)
             if attempt.is_committed:
                 batch.committed = attempt
-                if rng.random() < 0.3:
+                if self.forgets:
                     await self._forget()
                 if not may_die or rng.random() < 0.5:
                     return
                 # The driver dies before it has noted that it committed.
+            self._elsewhere += attempt.is_elsewhere
+            if self._elsewhere == ELSEWHERE_MAX:
+                return
             if attempt.is_refused:
                 refused.add(division)
             else:
@@ -243,6 +280,9 @@ class SinkQuery:
         driver dies."""
         attempt = SinkAttempt(self._rng.randrange(1 << 32) | 1, division)
         batch.attempts.append(attempt)
+        attempt.topic_id = await self._find_topic()
+        if not attempt.topic_id:
+            return attempt
         free = asyncio.Semaphore(self._slots)
         running: Running = {}
 
@@ -271,6 +311,21 @@ class SinkQuery:
         await asyncio.gather(done, *jobs, dying, return_exceptions=True)
         self._world.loop.trace(f"{self.name} {batch.number} {attempt}")
         return attempt
+
+    async def _find_topic(self) -> bytes:
+        """Return the id that the driver finds; empty when nobody tells it."""
+        name = f"driver {self._next_number()}"
+        process, net, clock, rng = self._world.client(name)
+        bootstrap = bootstrap_of(self._world, name)
+
+        async def find() -> bytes:
+            try:
+                return await find_topic(bootstrap, self.name, net, clock, rng)
+            except IcecoreError as error:
+                self._world.loop.trace(f"{name} finds no topic: {error.reason}")
+                return b""
+
+        return await process.spawn(find())
 
     async def _die(self, death: "Death | None") -> None:
         """Return when it is time."""
@@ -345,11 +400,13 @@ class SinkQuery:
             producer_epoch=producer_epoch,
             acks="all",
             codec="none",
+            topic_id=attempt.topic_id,
             net=net,
             clock=clock,
             rng=rng,
         )
-        division = TaskDivision(appender.connection, self.name, attempt.number)
+        follows = batch.number > 0 and not self.forgets
+        division = TaskDivision(appender.connection, self.name, attempt.number, follows=follows)
 
         async def append() -> None:
             try:
@@ -386,7 +443,11 @@ class SinkQuery:
             await asyncio.gather(*self._left, return_exceptions=True)
             problems = await observer.read_everything(self.name, history)
         final = {partition: log for (_, partition), log in history.final.items()}
-        problems += [*verdict(self._batches, final, self.partitions)]
+        if self.is_made_again:
+            topic_id = await self._find_topic()
+            problems += verdict_made_again(self._batches, topic_id, final, self.partitions)
+        else:
+            problems += verdict(self._batches, final, self.partitions)
         return [f"{self.name}: {each}" for each in problems]
 
 

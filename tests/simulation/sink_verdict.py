@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from icecore.codec.columns import partition_for_key
-from icecore.errors import ConflictError, IcecoreError
+from icecore.errors import ConflictError, IcecoreError, TopicRecreatedError
 from icecore.spark.tasks import division as divisions
 from icecore.spark.tasks.identity import SparkTaskChangedError
 from icecore.spark.tasks.rows import AppendedRows
@@ -60,6 +60,8 @@ class SinkAttempt:
     number: int
     division: Division
     runs: list[TaskRun] = field(default_factory=list)
+    topic_id: bytes = b""
+    """Id of the topic that the driver has found."""
     is_committed: bool = False
     was_killed: bool = False
     """Its driver died."""
@@ -69,6 +71,11 @@ class SinkAttempt:
         """The errors of tasks that found other rows than before."""
         errors = [run.error for run in self.runs if not run.outlives]
         return [each for each in errors if isinstance(each, SparkTaskChangedError)]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether a task found another topic than the one that was meant."""
+        return any(isinstance(run.error, TopicRecreatedError) for run in self.runs)
 
     @property
     def is_refused(self) -> bool:
@@ -94,6 +101,12 @@ class MicroBatch:
     is_stuck: bool = False
     """Every division that was tried is refused."""
 
+    def within(self, topic_id: bytes) -> "MicroBatch":
+        """The same with those attempts only that meant this topic."""
+        meant = [attempt for attempt in self.attempts if attempt.topic_id == topic_id]
+        committed = self.committed if self.committed in meant else None
+        return MicroBatch(self.number, self.original, meant, committed, self.is_stuck)
+
     def may_be_run_again(self, refused: Iterable[Division]) -> list[Division]:
         """The divisions that were tried and not refused since, newest first."""
         tried = dict.fromkeys(attempt.division for attempt in reversed(self.attempts))
@@ -117,7 +130,11 @@ class MicroBatch:
 
 
 def verdict(
-    batches: Sequence[MicroBatch], final: Mapping[int, Log], partitions: int
+    batches: Sequence[MicroBatch],
+    final: Mapping[int, Log],
+    partitions: int,
+    *,
+    was_made_again: bool = False,
 ) -> Iterator[str]:
     """All that is wrong.
 
@@ -125,6 +142,7 @@ def verdict(
         batches: Of the query.
         final: What is in its topic, by partition.
         partitions: Of the topic.
+        was_made_again: Tasks may find another topic than was meant.
     """
     places: dict[bytes, list[tuple[int, int]]] = {}
     for partition, log in final.items():
@@ -134,19 +152,43 @@ def verdict(
     for value in places.keys() - given:
         yield f"nobody was given {value!r}"
     for batch in batches:
-        for problem in _judged(batch, places, partitions):
+        for problem in _judged(batch, places, partitions, was_made_again):
             yield f"micro-batch {batch.number}: {problem}"
+
+
+def verdict_made_again(
+    batches: Sequence[MicroBatch], topic_id: bytes, final: Mapping[int, Log], partitions: int
+) -> Iterator[str]:
+    """All that is wrong where the topic was deleted and made again meanwhile.
+
+    A query begins in one topic and goes on in no other: where it has not begun is nothing.
+
+    Args:
+        batches: Of the query.
+        topic_id: Of the topic that is there in the end.
+        final: What is in it, by partition.
+        partitions: Of the topic.
+    """
+    meant = [batch.within(topic_id) for batch in batches]
+    if meant and meant[0].committed is not None:
+        yield from verdict(meant, final, partitions, was_made_again=True)
+        return
+    for partition, log in final.items():
+        if log:
+            yield f"{len(log)} rows are in {partition} of a topic in which the query had not begun"
 
 
 _Places = Mapping[bytes, Sequence[tuple[int, int]]]
 
 
-def _judged(batch: MicroBatch, places: _Places, partitions: int) -> Iterator[str]:
+def _judged(
+    batch: MicroBatch, places: _Places, partitions: int, was_made_again: bool
+) -> Iterator[str]:
     yield from _counted(batch, places)
     yield from _committed(batch, places)
     yield from _placed(batch, places, partitions)
     yield from _returned(batch, places)
-    yield from _refused(batch)
+    yield from _refused(batch, was_made_again)
 
 
 def _counted(batch: MicroBatch, places: _Places) -> Iterator[str]:
@@ -213,7 +255,7 @@ def _returned(batch: MicroBatch, places: _Places) -> Iterator[str]:
             yield f"task {task} has called {count} rows new, and has fewer in the log"
 
 
-def _refused(batch: MicroBatch) -> Iterator[str]:
+def _refused(batch: MicroBatch, was_made_again: bool) -> Iterator[str]:
     """Tasks that are the same ones as in all attempts before are not others."""
     before: set[Division] = set()
     goes_on = False
@@ -225,9 +267,11 @@ def _refused(batch: MicroBatch) -> Iterator[str]:
         goes_on = goes_on or any(run.outlives for run in attempt.runs)
         if len(before) == 1 and refusals:
             yield f"the same tasks are refused: {refusals[0].message}"
+        if attempt.is_elsewhere and not was_made_again:
+            yield f"{attempt} found another topic, and there was none"
         for run in attempt.runs:
             is_known = run.error is None or isinstance(
-                run.error, SparkTaskChangedError | ConflictError
+                run.error, SparkTaskChangedError | ConflictError | TopicRecreatedError
             )
             if is_known or run.outlives or run.error.retriable or run.error.indeterminate:
                 continue

@@ -44,11 +44,13 @@ def to_table(rows: DataFrame, folder: Path, checkpoint: str = "checkpoint") -> S
     )
 
 
-def to_topic(rows: DataFrame, cluster: LocalCluster, topic: str, folder: Path) -> StreamingQuery:
+def to_topic(
+    rows: DataFrame, cluster: LocalCluster, topic: str, folder: Path, **options: str
+) -> StreamingQuery:
     return (
         rows.select("key", "value", "timestamp")
         .writeStream.format("icecore")
-        .options(topic=topic, bootstrap=cluster.bootstrap)
+        .options(topic=topic, bootstrap=cluster.bootstrap, **options)
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -206,6 +208,42 @@ def test_batch_that_was_written_is_not_written_again(
     query.awaitTermination()
     assert query.lastProgress["numInputRows"] == 1_000
     assert values(cluster, "again") == Counter(range(1_000))
+
+
+def test_a_query_that_began_with_nothing_goes_on(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "from-empty")
+    create(cluster, "to-empty")
+    for _ in range(2):
+        to_topic(
+            stream(spark, cluster, "from-empty"), cluster, "to-empty", tmp_path
+        ).awaitTermination()
+    produce(cluster, "from-empty", 0, 100)
+    rows = stream(spark, cluster, "from-empty")
+    to_topic(rows, cluster, "to-empty", tmp_path).awaitTermination()
+    assert values(cluster, "to-empty") == Counter(range(100))
+
+
+def test_what_it_wrote_into_was_made_again(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    create(cluster, "source")
+    create(cluster, "sunk")
+    produce(cluster, "source", 0, 100)
+    to_topic(stream(spark, cluster, "source"), cluster, "sunk", tmp_path).awaitTermination()
+    produce(cluster, "source", 100, 100)
+    with Admin(cluster.bootstrap) as admin:
+        admin.delete_topic("sunk")
+        create(cluster, "sunk")
+        (described,) = admin.describe_topics(["sunk"])
+    rows = stream(spark, cluster, "source")
+    with pytest.raises(Exception, match="topicId=" + described.topic_id.hex()):
+        to_topic(rows, cluster, "sunk", tmp_path).awaitTermination()
+    assert values(cluster, "sunk") == Counter()
+    meant = described.topic_id.hex()
+    to_topic(rows, cluster, "sunk", tmp_path, topicId=meant).awaitTermination()
+    assert values(cluster, "sunk") == Counter(range(100, 200))
 
 
 def test_checkpoint_of_another_topic(

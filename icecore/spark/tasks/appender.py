@@ -40,6 +40,7 @@ from icecore.v1 import data_pb2
 
 REQUEST_TIMEOUT_MS: Final = 10_000
 DELIVERY_TIMEOUT_S: Final = 120.0
+FIND_TIMEOUT_S: Final = 20.0
 _COMPARED: Final = ("key", "value", "tags", "headers")
 
 
@@ -97,7 +98,7 @@ class Appender:
             TopicRecreatedError: It is not the one that is meant.
             IcecoreError: It does not exist, or nobody answered in time.
         """
-        found = await self._metadata.topic(self.topic, timeout_s=20.0, is_fresh=True)
+        found = await self._metadata.topic(self.topic, timeout_s=FIND_TIMEOUT_S, is_fresh=True)
         if self.topic_id not in (b"", found.topic_id):
             raise topic_recreated(self.topic, self.topic_id, found.topic_id)
         self.topic_id, self.partitions = found.topic_id, len(found.partitions)
@@ -275,6 +276,29 @@ class Appender:
         if (error := convert.error_from_proto(result.error)) is not None:
             raise error
         return result
+
+
+async def find_topic(
+    bootstrap: str,
+    topic: str,
+    net: Net | None = None,
+    clock: Clock | None = None,
+    rng: Rng | None = None,
+) -> bytes:
+    """Return the id of the topic that has a name now. All tasks of an attempt mean this one.
+
+    Raises:
+        UnknownTopicError: There is none.
+        IcecoreError: Nobody answered in time.
+    """
+    connection = Connection(bootstrap, net, clock, rng)
+    metadata = Metadata(connection)
+    try:
+        found = await metadata.topic(topic, timeout_s=FIND_TIMEOUT_S, is_fresh=True)
+        return found.topic_id
+    finally:
+        await metadata.close()
+        await connection.close()
 
 
 def _values(rows: pa.RecordBatch) -> dict[str, list[Any]]:

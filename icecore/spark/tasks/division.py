@@ -17,6 +17,10 @@ them that is through with the rows of before takes itself out; the others wait. 
 follows no other waits for nothing, and costs a save, a list of newest segments, and a question per
 partition.
 
+**A topic that was deleted and made again** has no note, since notes go with the topic that they are
+of. So a micro-batch that follows another one and finds none appends nothing: what came before went
+somewhere else, and whether this topic is to have the rest is not for us to say.
+
 Attempts have no order. An executor that outlives its driver, and begins only then, takes the place
 of the attempt at work, which ends with an error where it still holds anything back, and is run
 again. One that has begun is not held back: what it appends after the question is known to nobody.
@@ -31,7 +35,13 @@ from typing import Final, NamedTuple
 
 from icecore.client.cluster.connection import Backoff, Connection
 from icecore.client.consume.saved_positions import list_positions
-from icecore.errors import ConflictError, IcecoreError, InternalError, PositionConflictError
+from icecore.errors import (
+    ConflictError,
+    IcecoreError,
+    InternalError,
+    PositionConflictError,
+    TopicRecreatedError,
+)
 from icecore.model import TOPIC_NAME
 from icecore.rpc import convert
 from icecore.spark.tasks.identity import SparkTaskChangedError
@@ -93,12 +103,16 @@ class TaskDivision:
         connection: The way to the coordinator.
         name: Of the write.
         attempt: The number that the driver gave to this attempt, below 2^32.
+        follows: An earlier micro-batch has left a note in the topic.
     """
 
-    def __init__(self, connection: Connection, name: str, attempt: int) -> None:
+    def __init__(
+        self, connection: Connection, name: str, attempt: int, *, follows: bool = False
+    ) -> None:
         self._connection = connection
         self._name = position_name(name)
         self._attempt = attempt & _MASK
+        self._follows = follows
         self._topic, self._topic_id = "", b""
         self._tasks: tuple[int, ...] = ()
         self.is_open = False
@@ -113,6 +127,7 @@ class TaskDivision:
             begun: Asks leaders of which tasks an earlier attempt has appended something.
 
         Raises:
+            TopicRecreatedError: No earlier micro-batch went into this topic.
             IcecoreError: Coordinator or leaders did not answer in time.
         """
         self._topic, self._topic_id = topic, topic_id
@@ -120,6 +135,8 @@ class TaskDivision:
             noted = await self._noted()
             if noted is not None and noted.attempt == self._attempt:
                 break
+            if noted is None and self._follows:
+                raise self._elsewhere()
             self._tasks = tuple(sorted(await begun()))
             left = sum(weights(self._tasks).values()) & _MASK
             if await self._save(left, 0 if noted is None else noted.version):
@@ -167,6 +184,18 @@ class TaskDivision:
             if self._connection.clock.monotonic_ms() >= end_ms:
                 raise self._missing(noted.left)
             await asyncio.sleep(backoff.next_s())
+
+    def _elsewhere(self) -> TopicRecreatedError:
+        topic_id = self._topic_id.hex()
+        return TopicRecreatedError(
+            f"topic {self._topic} has no note of earlier micro-batches of this query "
+            f"({self._name}), so nothing was appended: it was deleted and made again, or the query "
+            "wrote into another topic, or the note was deleted. To go on in the topic as it is, "
+            f"give the option topicId={topic_id}; to write all rows into it, begin with a new "
+            "checkpoint",
+            topic=self._topic,
+            new_topic_id=topic_id,
+        )
 
     def _missing(self, left: int) -> SparkTaskChangedError:
         late = list(self._tasks)

@@ -12,10 +12,17 @@ import pyarrow as pa
 import pytest
 
 from icecore.client import Consumer
-from icecore.errors import ConflictError, InvalidRequestError, TopicRecreatedError, UnavailableError
+from icecore.errors import (
+    ConflictError,
+    InvalidRequestError,
+    TopicRecreatedError,
+    UnavailableError,
+    UnknownTopicError,
+)
+from icecore.spark.tasks import appender as appenders
 from icecore.spark.tasks import division as divisions
 from icecore.spark.tasks import rows as task_rows
-from icecore.spark.tasks.appender import Appender
+from icecore.spark.tasks.appender import Appender, find_topic
 from icecore.spark.tasks.division import TaskDivision
 from icecore.spark.tasks.identity import SparkTaskChangedError, identity
 from icecore.spark.tasks.rows import AppendedRows, append_all
@@ -59,6 +66,7 @@ async def run(
     *,
     batch: int = 0,
     topic_id: bytes = b"",
+    follows: bool = False,
 ) -> AppendedRows:
     producer_id, epoch = identity("q", task, batch)
     appender = Appender(
@@ -70,7 +78,7 @@ async def run(
         codec="none",
         topic_id=topic_id,
     )
-    division = TaskDivision(appender.connection, "q", attempt)
+    division = TaskDivision(appender.connection, "q", attempt, follows=follows)
     return await append_all(appender, iter(rows), task, division)
 
 
@@ -345,3 +353,26 @@ async def test_a_topic_that_was_made_again_is_another(cluster: FakeCluster) -> N
     with pytest.raises(TopicRecreatedError):
         await run(cluster, 1, 1, in_pieces(ROWS), topic_id=meant)
     assert not await written(cluster)
+
+
+async def test_a_micro_batch_goes_where_those_before_went(cluster: FakeCluster) -> None:
+    await run(cluster, 1, 0, in_pieces(ROWS), batch=0)
+    del cluster.topics["t"]
+    cluster.positions.saved.clear()  # they go with their topic
+    cluster.add_topic("t", partitions=2)
+    now = cluster.topic_id("t")
+    with pytest.raises(TopicRecreatedError, match=f"topicId={now.hex()}"):
+        await run(cluster, 2, 0, in_pieces(ROWS), batch=1, follows=True)
+    assert not await written(cluster)
+    await run(cluster, 3, 0, in_pieces(ROWS), batch=1)  # topicId was given
+    await run(cluster, 4, 0, in_pieces(ROWS), batch=2, follows=True)
+    assert await written(cluster) == Counter(ROWS * 2)
+
+
+async def test_a_driver_finds_its_topic(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appenders, "FIND_TIMEOUT_S", 0.5)
+    assert await find_topic(cluster.bootstrap, "t") == cluster.topic_id("t")
+    with pytest.raises(UnknownTopicError):
+        await find_topic(cluster.bootstrap, "missing")
