@@ -27,7 +27,7 @@ class Asker(Protocol):
 def make_asker(world: "World", plan: Plan) -> Asker:
     """The one of this world, which has not begun."""
     if plan.looks_up:
-        return LookupClient(world, TOPIC, plan.partitions)
+        return LookupClient(world, TOPIC, plan.partitions, world.history)
     if world.seed % 2:
         return Wanderer(world, TOPIC)
     return Searcher(world, TOPIC, plan.partitions)

@@ -255,6 +255,7 @@ def answers(history: History) -> Iterator[Violation]:
     """Queries: nobody is given who does not fulfil the conditions, and an answer that calls itself
     complete leaves nobody out."""
     final = {partition: dict(records) for partition, records in history.final.items()}
+    ordered = {partition: sorted(records) for partition, records in history.final.items()}
     for answer in history.answers:
         partition, (start, end) = answer.partition, answer.searched
         if history.is_given_up(partition, end, answer.at_s):
@@ -273,9 +274,11 @@ def answers(history: History) -> Iterator[Violation]:
         if not answer.is_complete:
             continue
         low = max(start, history.log_start.get(partition, 0))
-        for offset in range(low, min(end, answer.indexed_through_offset)):
-            value = records.get(offset)
-            if value is not None and offset not in given and _is_wanted(answer.selection, value):
+        high = min(end, answer.indexed_through_offset)
+        log = ordered.get(partition, [])
+        searched = slice(bisect_left(log, (low, b"")), bisect_left(log, (high, b"")))
+        for offset, value in log[searched]:  # and no others: a hole has 2^32 offsets
+            if offset not in given and _is_wanted(answer.selection, value):
                 yield Violation("query_missed", partition, f"{who}: not {offset}, {value[:30]!r}")
 
 

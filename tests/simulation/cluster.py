@@ -190,6 +190,8 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
+        self.lookups_elsewhere = 0
+        """Look-ups of these topics that were compared with their logs."""
         self.fleeting: list[
             FleetingTopic
             | ExpiringTopic

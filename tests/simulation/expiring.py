@@ -2,9 +2,9 @@
 
 It keeps its newest records by age or by size, it may give up its oldest where a disk is full, and
 somebody may delete records of it by hand, in the middle of segments, too. Its producer and its
-consumer go on through every fault. In the end nothing is missing above the log start, and a
-consumer that was overtaken has counted each record that it was not given. What may go when,
-``invariants_retention`` looks at.
+consumer go on through every fault, and so does who looks records up. In the end nothing is missing
+above the log start, and a consumer that was overtaken has counted each record that it was not
+given. What may go when, ``invariants_retention`` looks at.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ from icecore.model import OFFSETS_LEFT_OUT, Acks
 from icecore.topic_settings import DELETE_OLDEST, NO_LIMIT, REFUSE
 from tests.simulation import checkers
 from tests.simulation.history import History, Outcome, Produce
+from tests.simulation.labels import key_of, tags_of
+from tests.simulation.lookup_client import LookupClient
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.readers import make_consumer
@@ -92,6 +94,8 @@ class ExpiringTopic:
         self._earlier = earlier
         self.produces: list[Produce] = [*earlier.produces] if earlier else []
         """Everything that was sent."""
+        self._asked = History(produces=[])
+        self._asker = LookupClient(world, name, 1, self._asked, rests=True)
         self._sessions: list[tuple[Consumer, list[int]]] = []
         """Each consumer, and the offsets that it was given."""
         self._stopping = False
@@ -121,6 +125,7 @@ class ExpiringTopic:
         )
         self._tasks.append(process.spawn(self._produce(producer)))
         self._tasks.append(asyncio.create_task(self._read_on()))
+        self._asker.start()
         is_drawn = self._settings is None and self._hand_rng.random() < 0.5
         if is_drawn or self._deletes_by_hand:
             self._tasks.append(self._admin[0].spawn(self._delete_by_hand()))
@@ -197,7 +202,9 @@ class ExpiringTopic:
         produce = Produce("producer", number, (self.name, 0), value, Acks.ALL, now_s)
         self.produces.append(produce)
         try:
-            (landed,) = await producer.send_batch(self.name, [value], partition=0)
+            (landed,) = await producer.send_batch(
+                self.name, [value], keys=[key_of(value)], tags=[tags_of(value)], partition=0
+            )
             produce.offset, produce.outcome = landed.base_offset, Outcome.OK
         except IcecoreError as error:
             produce.outcome = Outcome.UNKNOWN if error.indeterminate else Outcome.FAIL
@@ -238,7 +245,7 @@ class ExpiringTopic:
         if not self._tasks:
             return []
         self.stop_sending()
-        history = History(produces=self.produces)
+        history = History(produces=self.produces, answers=self._asked.answers)
         if self._earlier is not None:  # the active segment was lost with its cluster
             history.given_up[(self.name, 0)] = [(self._earlier.published_end_offset, 0.0)]
         async with asyncio.timeout(3 * HEAL_S):
@@ -250,6 +257,7 @@ class ExpiringTopic:
             while not any(given and given[-1] >= last for _, given in self._sessions[-1:]):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         self._tasks[1].cancel()
+        self._asker.stop()
         left_out = [each for each in await observer.segments(self.name) if each.is_skipped]
         history.left_out[(self.name, 0)] = [
             (each.base_offset, each.end_offset) for each in left_out
@@ -260,6 +268,7 @@ class ExpiringTopic:
         start = history.log_start.get((self.name, 0), 0)
         if start:
             self._world.count_fault("records_expired")
+        self._world.lookups_elsewhere += checkers.lookups_checked(history)
         problems = [str(each) for each in checkers.check(history)]
         if self._earlier is not None:
             by_hand = self._behind(self._world.deleted_by_hand.get(self.name, 0))

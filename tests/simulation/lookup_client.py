@@ -1,8 +1,9 @@
 """A program that keeps one ``icecore.Lookup`` and asks it now and then while faults fall.
 
 Its plan, which is what it knows of segments and of nodes, grows old between two questions and
-between two pages. Whole answers go into the history, with what they promise of records that their
-plan knows nothing of (``LookupPage.planned_age_ms``).
+between two pages; of a tiered topic by so much that what it knows as one segment was sealed,
+uploaded, dropped by nodes and merged with others meanwhile. Whole answers go into the history, with
+what they promise of records that their plan knows nothing of (``LookupPage.planned_age_ms``).
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError
 from icecore.model import SegmentState
 from tests.simulation import shells
-from tests.simulation.history import Answer, Promise
+from tests.simulation.history import Answer, History, Promise
 from tests.simulation.searcher import draw_selection
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUTS_S = (8.0, 30.0)
 """A page ends after half of it. A node that stands still is waited for 10 s."""
+RESTS_S = (0.0, 0.0, 0.0, 1.0, 4.0)
 PAGES_MAX = 8
 ROUNDING_S = 0.001
 """Ages are whole milliseconds."""
@@ -88,22 +90,35 @@ class LookupClient:
         world: Where it lives.
         topic: What it searches.
         partitions: How many there are.
+        history: What its answers go into.
+        rests: Now and then it asks nothing for as long as a segment needs to change its place.
     """
 
-    def __init__(self, world: "World", topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        world: "World",
+        topic: str,
+        partitions: int,
+        history: History,
+        *,
+        rests: bool = False,
+    ) -> None:
         self._world = world
+        self._history = history
+        self._rests_s = RESTS_S if rests else (0.0,)
         self._topic = topic
         self._partitions = partitions
-        self._rng = random.Random(f"look-ups {world.seed}")
+        self._rng = random.Random(f"look-ups of {topic} {world.seed}")
         self._end = 0
         """Some partition was seen to reach so far."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to ask."""
-        process, net, clock, rng = self._world.client("lookup")
+        name = f"lookup of {self._topic}"
+        process, net, clock, rng = self._world.client(name)
         lookup = Lookup(
-            shells.bootstrap_of(self._world, "lookup"),
+            shells.bootstrap_of(self._world, name),
             self._topic,
             timeout_s=self._rng.choice(TIMEOUTS_S),
             patience_s=self._rng.choice([0.3, 3.0]),
@@ -123,10 +138,14 @@ class LookupClient:
         while True:
             # Two in a row have one plan, and now and then there is a newer one.
             await asyncio.sleep(rng.expovariate(1 / rng.choice([0.05, 0.2, 0.7])))
+            await self._rest()
             try:
                 await self._ask(lookup, self._draw())
             except IcecoreError as error:
                 self._world.loop.trace(f"look-up: {error.reason}")
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(self._rng.choice(self._rests_s))
 
     def _draw(self) -> _Question:
         """Most are about the newest records: what else there is was asked for when it was new."""
@@ -157,6 +176,7 @@ class LookupClient:
                 break
             if rng.random() < 0.1:
                 await asyncio.sleep(rng.uniform(0.0, 1.5))
+                await self._rest()
         self._end = max(self._end, *pages.through.values())
         led_now = self._led()
         for partition in pages.through:
@@ -200,7 +220,7 @@ class LookupClient:
                 start = records[-1][0]
             else:
                 end = last = records[-1][0] + 1
-        self._world.history.answers.append(
+        self._history.answers.append(
             Answer(
                 node="a look-up",
                 partition=(self._topic, partition),

@@ -405,7 +405,7 @@ def _judge(world: World, plan: Plan, report: Report) -> None:
             report.categories[violation.category] += 1
         report.acks_checked = checkers.acks_checked(history)
         report.answers_checked = checkers.answers_checked(history)
-        report.lookups_checked = checkers.lookups_checked(history)
+        report.lookups_checked = checkers.lookups_checked(history) + world.lookups_elsewhere
         report.lost_by_leader_acks = checkers.lost_by_leader_acks(history)
     report.events = world.loop.events
     report.virtual_s = world.loop.time()
