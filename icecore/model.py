@@ -34,6 +34,9 @@ ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 """Epoch of a producer, unrelated to the epoch of a segment."""
 
+SEGMENT_ID_MAX: Final = (1 << 48) - 1
+GENERATION_MAX: Final = (1 << 16) - 1
+"""Both are in one number of 64 bits, with which keys of indexes begin."""
 NO_SEGMENT: Final = SegmentId(0)
 NO_NODE: Final = NodeId(0)
 NO_INCARNATION: Final = Incarnation(0)

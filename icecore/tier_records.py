@@ -175,6 +175,19 @@ def copy_name(base_offset: int, segment_id: int, generation: int, attempt: int) 
     return f"{base_offset:020d}-{segment_id:020d}-{generation}-{attempt}"
 
 
+def segment_and_attempt(path: str) -> tuple[SegmentId, int] | None:
+    """Return the segment and the attempt of a copy's Parquet object; None for another object.
+
+    Args:
+        path: Below the folder of the topic, as tables name it.
+    """
+    _, _, name = path.rpartition("/")
+    numbers = name.removesuffix(ROWS).split("-")
+    if not name.endswith(ROWS) or len(numbers) != 4 or not all(map(str.isdecimal, numbers)):
+        return None
+    return SegmentId(int(numbers[1])), int(numbers[3])
+
+
 def rows_key(
     topic_id: bytes,
     partition: int,

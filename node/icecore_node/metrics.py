@@ -176,6 +176,12 @@ class NodeMetrics:
             "icecore_leases_lost_total", "Times the coordinator was not heard for a whole lease."
         )
 
+        self.orders_refused = self._counter(
+            "icecore_orders_refused_total",
+            "Orders of a coordinator that contradict what this node knows, by order.",
+            "order",
+        )
+
     def _tiering(self) -> None:
         self.tier_up = Gauge(
             "icecore_tier_up",

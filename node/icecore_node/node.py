@@ -245,18 +245,21 @@ class Node:
         # Its libraries are for nodes with an object store.
         from icecore_node.remote.write.copy_check import CopyCheck
         from icecore_node.remote.write.sweeping import Sweeper
+        from icecore_node.remote.write.tier_evidence import TierEvidence
         from icecore_node.remote.write.tier_tables import TierTables
         from icecore_node.remote.write.uploads import Uploads
         from icecore_node.serving.orders.tier_orders import TierOrders
 
         context, access = self.context, self.tier
+        ask = self._coordinator.describe_tiered
+        evidence = TierEvidence(self.mirror, ask, context.metrics)
         return TierOrders(
             access,
             uploads=Uploads(
                 context, access, self.replicas, self.orders, self._reading, self._damage
             ),
-            tables=TierTables(context, access),
-            sweeper=Sweeper(context, access),
+            tables=TierTables(context, access, evidence),
+            sweeper=Sweeper(context, access, evidence),
             copies=CopyCheck(context, access),
         )
 

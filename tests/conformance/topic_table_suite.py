@@ -33,7 +33,7 @@ def file(path: str, records: int = 3) -> TableFile:
 
 def commit(table: Table, partition: int, revision: int, paths: Sequence[str]) -> bool:
     """As a node does it: what is said is said of those that the table does not name."""
-    added = [file(path) for path in table.unnamed(partition, revision, paths)]
+    added = [file(path) for path in table.compare(partition, revision, paths).unnamed]
     return table.bring_to(partition, revision, paths, added, NOW_MS)
 
 
@@ -52,11 +52,11 @@ class TopicTableConformance:
         self, table: ReadableTable, open_table: OpenTable
     ) -> None:
         assert table.files() == []
-        assert table.unnamed(0, 1, ["0/a", "0/b"]) == ["0/a", "0/b"]
+        assert table.compare(0, 1, ["0/a", "0/b"]) == (["0/a", "0/b"], [])
         assert commit(table, 0, 1, ["0/a", "0/b"])
         assert commit(table, 1, 1, ["1/a"])
         assert table.files() == ["0/a", "0/b", "1/a"]
-        assert table.unnamed(0, 2, ["0/b", "0/c"]) == ["0/c"]
+        assert table.compare(0, 2, ["0/b", "0/c"]) == (["0/c"], ["0/a"])
         assert commit(table, 0, 2, ["0/b", "0/c"])
         assert open_table(CLUSTER, TOPIC).files() == ["0/b", "0/c", "1/a"]
         assert commit(table, 0, 3, [])
@@ -65,7 +65,7 @@ class TopicTableConformance:
     async def test_calls_that_repeat_or_come_late(self, table: ReadableTable) -> None:
         assert commit(table, 0, 5, ["0/a"])
         assert not commit(table, 0, 5, ["0/a", "0/b"])
-        assert table.unnamed(0, 4, ["0/b"]) == []
+        assert table.compare(0, 4, ["0/b"]) == ([], [])
         assert not table.bring_to(0, 4, ["0/b"], [], NOW_MS)
         assert commit(table, 0, 9, ["0/a"])  # nothing differs, and 8 is late from now on
         assert not commit(table, 0, 8, [])
@@ -87,7 +87,7 @@ class TopicTableConformance:
         other = open_table(b"another cluster.", TOPIC)
         for call in (
             lambda: other.bring_to(0, 2, [], [], NOW_MS),
-            lambda: other.unnamed(0, 2, []),
+            lambda: other.compare(0, 2, []),
         ):
             with pytest.raises(ObjectStoreError, match="is a table of"):
                 call()
@@ -97,7 +97,7 @@ class TopicTableConformance:
     async def test_bad_input_changes_nothing(self, table: ReadableTable) -> None:
         for paths, message in ((["1/a"], "partition 0"), (["0/a", "0/a"], "twice")):
             with pytest.raises(InvalidRequestError, match=message):
-                table.unnamed(0, 1, paths)
+                table.compare(0, 1, paths)
             with pytest.raises(InvalidRequestError, match=message):
                 table.bring_to(0, 1, paths, [file(each) for each in paths], NOW_MS)
         assert table.files() == []

@@ -27,6 +27,7 @@ from icecore_coordinator.work.remote import merging, tier_sweeping, uploads
 from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
 from icecore_coordinator.work.remote.tier_tables import TableScheduler
 from icecore_node.remote.write.copy_writer import CopyWriter
+from icecore_node.remote.write.tier_evidence import TierEvidence
 from tests.simulation.mistakes import Mistake, patch
 
 
@@ -98,8 +99,9 @@ def starts_are_kept_quiet() -> Mistake:
     return patch(retention, "_moved", wrong)
 
 
-def current_attempt_is_swept() -> Mistake:
-    """R89: the sweeper takes what is published for what failed."""
+@contextmanager
+def current_attempt_is_swept() -> Iterator[None]:
+    """R89: the sweeper takes what is published for what failed; and nodes believe it (R103)."""
     right = tiering.sweepings
 
     def wrong(state: ClusterState, segment_id: SegmentId, keep_ms: int) -> list[Sweeping]:
@@ -109,7 +111,17 @@ def current_attempt_is_swept() -> Mistake:
             return found
         return [*found, Sweeping(segment_id, tier.attempt, is_last=False)]
 
-    return patch(tier_sweeping, "sweepings", wrong)
+    with patch(tier_sweeping, "sweepings", wrong), all_orders_are_believed():
+        yield
+
+
+def all_orders_are_believed() -> Mistake:
+    """R103: a node asks nobody before it takes something out of object storage."""
+
+    async def is_published(*_: object) -> bool:
+        return False
+
+    return patch(TierEvidence, "_is_published", is_published)
 
 
 def closed_attempt_is_forgotten() -> Mistake:

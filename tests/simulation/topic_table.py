@@ -9,7 +9,12 @@ from collections.abc import Sequence
 
 from icecore.errors import ConflictError, ObjectStoreBusyError, ObjectStoreError
 from icecore.tier_records import topic_folder
-from icecore_node.remote.format.table_file import TableFile, check_paths, to_add
+from icecore_node.remote.format.table_file import (
+    TableDifferences,
+    TableFile,
+    check_paths,
+    to_add,
+)
 from icecore_node.remote.verify.table_look import TableLook
 from tests.simulation.object_store import SimBucket
 from tests.simulation.process import SimProcess
@@ -33,13 +38,16 @@ class SimTopicTable:
         self._cluster = cluster_id.hex()
         self._folder = f"{topic_folder(topic_id)}/_delta_log"
 
-    def unnamed(self, partition: int, revision: int, paths: Sequence[str]) -> list[str]:
-        """See ``Table.unnamed``."""
+    def compare(self, partition: int, revision: int, paths: Sequence[str]) -> TableDifferences:
+        """See ``Table.compare``."""
         check_paths(partition, paths)
         revisions, named, _ = self._state()
         if revisions.get(partition, -1) >= revision:
-            return []
-        return [path for path in paths if path not in named]
+            return TableDifferences([], [])
+        mine = {each for each in named if each.startswith(f"{partition}/")}
+        return TableDifferences(
+            [path for path in paths if path not in named], sorted(mine - {*paths})
+        )
 
     def bring_to(
         self,

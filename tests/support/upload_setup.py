@@ -30,6 +30,7 @@ from icecore_node.remote.ports import Table, TierPorts
 from icecore_node.remote.store.object_store import ObjectStore
 from icecore_node.remote.write.copy_check import CopyCheck
 from icecore_node.remote.write.sweeping import Sweeper
+from icecore_node.remote.write.tier_evidence import TierEvidence
 from icecore_node.remote.write.tier_tables import TierTables
 from icecore_node.remote.write.uploads import Uploads
 from icecore_node.replica.orders import Orders
@@ -99,6 +100,7 @@ def access_to(
 
 
 NOT_SAID = StoredSettings()
+OTHER_TOPIC = b"other topic 0000"
 
 
 class UploadNode(QueryNode):
@@ -127,6 +129,11 @@ class UploadNode(QueryNode):
         self.uploads = Uploads(
             self.context, self.access, self.table, self.orders, reading, cast(Any, self)
         )
+        self.live_topics = {OTHER_TOPIC}
+        """Topics that the node has heard of."""
+        self.published: dict[SegmentId, int] = {}
+        """Attempts that the coordinator calls published, by segment."""
+        evidence = TierEvidence(cast(Any, self), self.describe_tiered, self.context.metrics)
         nothing = cast(Any, None)
         self.service = NodeService(
             self.context,
@@ -137,8 +144,8 @@ class UploadNode(QueryNode):
             tier_orders=TierOrders(
                 self.access,
                 uploads=self.uploads,
-                tables=TierTables(self.context, self.access),
-                sweeper=Sweeper(self.context, self.access),
+                tables=TierTables(self.context, self.access, evidence),
+                sweeper=Sweeper(self.context, self.access, evidence),
                 copies=CopyCheck(self.context, self.access),
             ),
         )
@@ -159,6 +166,22 @@ class UploadNode(QueryNode):
         """The store was looked at."""
         await self.access.look(self.tier.store)
         self.access._problem = None
+
+    @property
+    def is_empty(self) -> bool:
+        """As ``TopicMirror.is_empty``."""
+        return not self.live_topics
+
+    def shows(self, topic_id: bytes) -> bool:
+        """As ``TopicMirror.shows``."""
+        return topic_id in self.live_topics
+
+    async def describe_tiered(self, segment_id: SegmentId) -> pb.TieredSegment:
+        """As ``CoordinatorLink.describe_tiered``."""
+        found = pb.TieredSegment()
+        if segment_id in self.published:
+            found.copy.attempt = self.published[segment_id]
+        return found
 
     def report_divergence(self, replica: object, why: str) -> None:
         """As ``Damage.report_divergence``."""

@@ -14,6 +14,7 @@ from itertools import pairwise, zip_longest
 from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
 from icecore.model import (
     OFFSETS_LEFT_OUT,
+    SEGMENT_ID_MAX,
     Epoch,
     Segment,
     SegmentId,
@@ -48,7 +49,9 @@ from icecore_coordinator.state.records import (
 )
 from icecore_replication.digest import is_full_digest
 
-COUNTER_MAX = 1 << 62
+OFFSET_MAX = 1 << 62
+COUNTED_MAX = (SEGMENT_ID_MAX + 1) // 2
+"""A bucket may raise counters so far: as many numbers are left then."""
 SEGMENTS_PER_CHANGE = RECORDS_PER_CHANGE // 2
 """Each has two records."""
 TOPIC_ID_BYTES = 16
@@ -125,7 +128,7 @@ def begin_import(state: ClusterState, topic: ImportedTopic, nodes: int) -> Chang
     """
     if len(topic.topic_id) != TOPIC_ID_BYTES:
         raise InvalidRequestError(f"the id of a topic has {TOPIC_ID_BYTES} bytes")
-    if any(not 0 <= each < COUNTER_MAX for each in topic.log_starts):
+    if any(not 0 <= each < OFFSET_MAX for each in topic.log_starts):
         raise InvalidRequestError("a log starts at an offset that no partition can have")
     check_topic_name(topic.name)
     check_free(state, topic.name)
@@ -225,8 +228,12 @@ def raise_counters(state: ClusterState, segment_ids_max: int, attempts_max: int)
     """
     raised: list[CounterRecord] = []
     for name, highest in ((SEGMENT_IDS, segment_ids_max), (COUNTER, attempts_max)):
-        if highest >= COUNTER_MAX:
-            raise InvalidRequestError(f"{name} {highest} is not one that was counted to")
+        if highest >= COUNTED_MAX:
+            raise InvalidRequestError(
+                f"{name} {highest}: nobody has counted so far, and too few numbers would be left. "
+                "No cluster has named an object so: find it by `icecore tier verify`, and move it "
+                "away"
+            )
         counter = next_of(state, name)
         if counter.next_value <= highest:
             raised.append(updated(counter, next_value=highest + 1))

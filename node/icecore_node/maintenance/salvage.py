@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from icecore.model import (
+    NO_EPOCH,
     CoordinatorEpoch,
     Epoch,
     Segment,
@@ -24,6 +25,7 @@ from icecore_node.registry.adoption import producers_of
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Life, Promised
+from icecore_node.replica.order_checks import PROMISE_JUMP_MAX
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 
@@ -49,7 +51,9 @@ class Salvage:
     ) -> None:
         """Fill in the answers that are not intact, where something can be proved.
 
-        As in any fence the promise is durable before we say how far the log goes.
+        Nothing is promised for a segment that was never here, for it could not be opened later:
+        each that was has an epoch. As in any fence the promise is durable before we say how far the
+        log goes.
         """
         context = self._context
         store = context.store
@@ -57,7 +61,8 @@ class Salvage:
             (SegmentId(ref.segment_id), Epoch(ref.epoch), answer)
             for ref, answer in zip(request.segments, answers, strict=True)
             if not answer.intact and not answer.HasField("error")
-            if ref.epoch >= store.promises.epoch_of(SegmentId(ref.segment_id))
+            if (known := store.promises.epoch_of(SegmentId(ref.segment_id))) > NO_EPOCH
+            if known <= ref.epoch <= known + PROMISE_JUMP_MAX
         ]
         promises = [(segment_id, epoch) for segment_id, epoch, _ in asked]
         await context.executor.run(

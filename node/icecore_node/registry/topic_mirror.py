@@ -161,6 +161,10 @@ class TopicMirror:
         """Return whether no topics are shown yet."""
         return not self.version
 
+    def shows(self, topic_id: bytes) -> bool:
+        """Return whether a topic is there, and not deleted."""
+        return topic_id in self._shown.by_id
+
     def note_newest(self, now_ms: float) -> None:
         """Note that, at this moment, a coordinator had no newer topics than those shown."""
         self._newest_ms = max(self._newest_ms, now_ms)

@@ -12,7 +12,7 @@ from icecore_node.remote.store.object_store import ObjectStore
 from icecore_node.storage.control.known_buckets import KnownBucket
 
 if TYPE_CHECKING:
-    from icecore_node.remote.format.table_file import TableFile
+    from icecore_node.remote.format.table_file import TableDifferences, TableFile
 
 
 class Table(Protocol):
@@ -22,8 +22,8 @@ class Table(Protocol):
     ObjectStoreBusyError when it is worth to try again later.
     """
 
-    def unnamed(self, partition: int, revision: int, paths: Sequence[str]) -> list[str]:
-        """Return those of these objects that ``bring_to`` would add: none when the table knows this
+    def compare(self, partition: int, revision: int, paths: Sequence[str]) -> "TableDifferences":
+        """Return the differences that ``bring_to`` would remove: none when the table knows this
         revision or a later one."""
         ...
 

@@ -18,6 +18,8 @@ from typing import Final
 
 from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
 from icecore.model import (
+    GENERATION_MAX,
+    SEGMENT_ID_MAX,
     CoordinatorEpoch,
     Epoch,
     NodeState,
@@ -47,7 +49,7 @@ ITEMS_MAX: Final = 1_024
 TOPIC_ID_LENGTH: Final = 16
 PARTITION_MAX: Final = 1 << 20
 NUMBER_MAX: Final = 1 << 62
-"""Maximum of ids, epochs and offsets. Files and the control store hold 63 bits, and logs grow."""
+"""Maximum of epochs and offsets. Files and the control store hold 63 bits, and logs grow."""
 
 IMPLEMENTED: Final[Mapping[str, tuple[str, ...]]] = {
     "engine": ENGINES,
@@ -75,7 +77,12 @@ def check_length(items: Sized) -> None:
 
 
 def check_promise(replica: Replica, epoch: Epoch) -> None:
-    """Raises InvalidRequestError for a promise that would lock the replica up for ever."""
+    """Raises InvalidRequestError for a promise that would lock the replica up for ever, or end its
+    leader although no recovery asks for that: one asks for a higher epoch."""
+    if epoch <= replica.identity.epoch:
+        raise InvalidRequestError(
+            f"epoch {epoch} is that of segment {replica.segment_id} itself: a fence raises it"
+        )
     if epoch > replica.identity.epoch + PROMISE_JUMP_MAX:
         raise InvalidRequestError(
             f"epoch {epoch} is too far beyond {replica.identity.epoch}, which segment "
@@ -99,8 +106,12 @@ def check_identity(identity: SegmentIdentity, base_offset: int | None) -> None:
         base_offset: Where the log is to begin; None when that is not said yet.
     """
     segment_id = identity.segment_id
-    if not 1 <= segment_id <= NUMBER_MAX:
+    if not 1 <= segment_id <= SEGMENT_ID_MAX:
         raise InvalidRequestError(f"no segment has the id {segment_id}")
+    if not 0 <= identity.generation <= GENERATION_MAX:
+        raise InvalidRequestError(
+            f"segment {segment_id}: no segment has generation {identity.generation}"
+        )
     if len(identity.topic_id) != TOPIC_ID_LENGTH:
         raise InvalidRequestError(
             f"segment {segment_id}: a topic id has {TOPIC_ID_LENGTH} bytes, this one has "

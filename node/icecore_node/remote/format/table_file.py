@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.tier_records import topic_folder
@@ -45,6 +46,15 @@ def _iso(timestamp_ms: int) -> str:
     """Format a time as Delta's statistics have it."""
     text = (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
+
+
+class TableDifferences(NamedTuple):
+    """Objects of a partition, by their paths."""
+
+    unnamed: list[str]
+    """Those that the table lacks, in the order of the question."""
+    taken_out: list[str]
+    """Those that only the table names."""
 
 
 def check_paths(partition: int, paths: Sequence[str]) -> None:

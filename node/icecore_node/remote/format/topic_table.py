@@ -30,7 +30,12 @@ from deltalake.transaction import AddAction, RemoveAction
 from icecore.errors import ConflictError, ObjectStoreError
 from icecore.tier_records import topic_folder
 from icecore_node.remote.format.rows import SCHEMA
-from icecore_node.remote.format.table_file import TableFile, check_paths, to_add
+from icecore_node.remote.format.table_file import (
+    TableDifferences,
+    TableFile,
+    check_paths,
+    to_add,
+)
 from icecore_node.remote.store.obstore_store import StoreSettings, local_folder, sync_path
 from icecore_node.remote.store.store_errors import translated
 
@@ -84,19 +89,22 @@ class TopicTable:
         self._about = description_of(cluster_id, topic_id)
         self._topic = topic
 
-    def unnamed(self, partition: int, revision: int, paths: Sequence[str]) -> list[str]:
-        """See ``Table.unnamed``."""
+    def compare(self, partition: int, revision: int, paths: Sequence[str]) -> TableDifferences:
+        """See ``Table.compare``."""
         check_paths(partition, paths)
         try:
             table = self._existing()
             if table is None:
-                return [*paths]
+                return TableDifferences([*paths], [])
             if _knows(table, partition, revision):
-                return []
+                return TableDifferences([], [])
             present = _paths_of(table, partition)
         except (DeltaError, OSError) as error:
             raise self._translated(error) from error
-        return [path for path in paths if path not in present]
+        return TableDifferences(
+            [path for path in paths if path not in present],
+            sorted(present.keys() - {*paths}),
+        )
 
     def bring_to(
         self,

@@ -2,7 +2,8 @@
 
 No other part removes objects. Metadata close an attempt before an order names it. So the order
 holds whatever happens meanwhile, also when it comes twice; but a node stops when it hears a newer
-coordinator. The manifest goes first: without it the objects left are no copy.
+coordinator, and it refuses what ``tier_evidence`` contradicts. The manifest goes first: without it
+the objects left are no copy.
 """
 
 import logging
@@ -15,6 +16,7 @@ from icecore_node.context import NodeContext
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import SUFFIXES, CopyName
 from icecore_node.remote.format.stored_settings import FOLDER as SETTINGS_FOLDER
+from icecore_node.remote.write.tier_evidence import TierEvidence
 from icecore_node.remote.write.tier_tables import check_name
 from icecore_node.replica.order_checks import TOPIC_ID_LENGTH
 
@@ -24,9 +26,10 @@ _log = logging.getLogger(__name__)
 class Sweeper:
     """Removes objects. Loop only."""
 
-    def __init__(self, context: NodeContext, access: TierAccess) -> None:
+    def __init__(self, context: NodeContext, access: TierAccess, evidence: TierEvidence) -> None:
         self._context = context
         self._access = access
+        self._evidence = evidence
 
     async def sweep(self, name: CopyName, check: Callable[[], None]) -> None:
         """Remove all objects of one upload; those that are not there are fine.
@@ -36,11 +39,12 @@ class Sweeper:
             check: Raises an error when the order must end; called before each removal.
 
         Raises:
-            InvalidRequestError: There can be no such upload.
+            InvalidRequestError: There can be no such upload, or it is published.
             UnsupportedError, ObjectStoreError, ObjectStoreBusyError: As the object store has it.
         """
         try:
             check_name(name)
+            await self._evidence.check_closed(name.segment_id, name.attempt)
             await self._access.confirm()
             for suffix in SUFFIXES:
                 check()
@@ -60,6 +64,7 @@ class Sweeper:
         try:
             if len(topic_id) != TOPIC_ID_LENGTH:
                 raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} bytes")
+            self._evidence.check_gone(topic_id)
             await self._access.confirm()
             folder = topic_folder(topic_id)
             keys = [each.key async for each in self._access.store.list(folder)]

@@ -30,6 +30,7 @@ from icecore_node.remote.format.stored_settings import (
     check_settings_order,
 )
 from icecore_node.remote.format.table_file import TableFile, table_file
+from icecore_node.remote.write.tier_evidence import TierEvidence
 from icecore_node.replica.order_checks import (
     NUMBER_MAX,
     PARTITION_MAX,
@@ -61,8 +62,9 @@ class PublishedPartition:
 class TierTables:
     """All tables that this node commits to. Loop only."""
 
-    def __init__(self, context: NodeContext, access: TierAccess) -> None:
+    def __init__(self, context: NodeContext, access: TierAccess, evidence: TierEvidence) -> None:
         self._context = context
+        self._evidence = evidence
         self._access = access
         self._settings = SettingsKeeper()
         self._turns: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
@@ -77,7 +79,8 @@ class TierTables:
             check: Raises an error when the order must end; called before each commit.
 
         Raises:
-            InvalidRequestError: There can be no such partition or copy.
+            InvalidRequestError: There can be no such partition or copy, or the table would lose
+                a copy that is published.
             ConflictError: Other nodes came first again and again: look at metadata again.
             TieredDamageError: A manifest is not the one that was published.
             UnsupportedError, ObjectStoreError, ObjectStoreBusyError: As the object store has it.
@@ -117,6 +120,7 @@ class TierTables:
             if len(topic_id) != TOPIC_ID_LENGTH:
                 raise InvalidRequestError(f"a topic id has {TOPIC_ID_LENGTH} bytes")
             check_settings_order(settings)
+            self._evidence.check_gone(topic_id)
             await self._access.confirm()
             check()
             store, cluster_id = self._access.store, self._access.cluster_id
@@ -150,7 +154,8 @@ class TierTables:
         copies = {each.name.path: each for each in asked.copies}
         run = self._context.executor.run
         rows = [path for path in copies if path not in self._without_rows]
-        unnamed = await run(table.unnamed, asked.partition, asked.revision, rows)
+        unnamed, taken_out = await run(table.compare, asked.partition, asked.revision, rows)
+        await self._evidence.check_taken_out(asked.topic, taken_out)
         files: list[TableFile] = []
         for at in range(0, len(unnamed), READS_AT_ONCE):
             check()

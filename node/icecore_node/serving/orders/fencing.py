@@ -103,12 +103,10 @@ class Fencing:
             try:
                 order_checks.check_promise(replica, epoch)
             except IcecoreError as error:
+                self._context.metrics.orders_refused.labels("fence").inc()
                 answers[-1].error.CopyFrom(convert.error_to_proto(error))
                 continue
-            if epoch > replica.identity.epoch:
-                replica.move(Promised(epoch))
-            else:
-                replica.end_role(f"epoch {epoch} was promised")
+            replica.move(Promised(epoch))
             promised.append((replica, epoch))
         return answers, promised
 

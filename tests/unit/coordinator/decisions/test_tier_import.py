@@ -94,8 +94,10 @@ def test_numbers_are_never_given_out_again() -> None:
     assert next_of(state, "segment_id").next_value == 51
     assert next_of(state, "tier_attempt").next_value == 201
     assert not tier_import.raise_counters(state, 20, 20).puts
-    with pytest.raises(InvalidRequestError, match="counted to"):
-        tier_import.raise_counters(state, 1 << 62, 0)
+    for numbers in ((1 << 62, 0), (1 << 47, 0), (0, 1 << 47)):
+        with pytest.raises(InvalidRequestError, match="nobody has counted so far"):
+            tier_import.raise_counters(state, *numbers)
+    assert tier_import.raise_counters(state, (1 << 47) - 1, 0).puts
 
 
 def test_every_step_may_be_repeated() -> None:

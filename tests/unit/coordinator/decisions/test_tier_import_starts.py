@@ -8,7 +8,7 @@ from icecore.errors import InvalidRequestError
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore.tier_records import TierTopicRecord
 from icecore_coordinator.decisions import tier_import
-from icecore_coordinator.decisions.tier_import import COUNTER_MAX
+from icecore_coordinator.decisions.tier_import import OFFSET_MAX
 from icecore_coordinator.decisions.topic_deletion import to_mark
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
@@ -72,7 +72,7 @@ def test_the_step_may_be_repeated() -> None:
     assert ends(state) == (12, 30)
 
 
-@pytest.mark.parametrize("starts", [(-1,), (0, COUNTER_MAX), (1 << 70,)])
+@pytest.mark.parametrize("starts", [(-1,), (0, OFFSET_MAX), (1 << 70,)])
 def test_what_is_no_log_start(starts: tuple[int, ...]) -> None:
     with pytest.raises(InvalidRequestError, match="an offset that no partition can have"):
         tier_import.begin_import(ClusterState(), replace(TOPIC, log_starts=starts), nodes=1)

@@ -11,6 +11,7 @@ from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
 from icecore_node.maintenance.salvage import Salvage
 from icecore_node.replica.life import Life, Sealed
+from icecore_node.replica.order_checks import PROMISE_JUMP_MAX
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import NO_TAIL, LogTail, SegmentIdentity
@@ -38,7 +39,7 @@ class Node:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.held: dict[int, Replica] = {}
-        self.promised = {3: 99}
+        self.promised = {1: 4, 2: 4, 3: 99, 6: 4}
         pool = SimpleNamespace(probe=self.probe, worker_for=lambda *_: None)
         store = SimpleNamespace(
             salvage=SimpleNamespace(tail=self.tail, readmit=self.readmit),
@@ -96,13 +97,15 @@ async def test_promises_are_durable_before_anything_is_said() -> None:
         coordinator_epoch=TOKEN,
         segments=[pb.SegmentRef(segment_id=each, epoch=6) for each in (1, 2, 3, 4, 5)],
     )
+    never_here = [(7, 6), (8, 1 << 63), (6, 5 + PROMISE_JUMP_MAX)]
+    request.segments.extend(pb.SegmentRef(segment_id=each, epoch=at) for each, at in never_here)
     answers = [pb.FencedReplica() for _ in request.segments]
     answers[3].intact = True  # known already
     answers[4].error.reason = "FENCED"
     replica = node.replica(Life.UNKNOWN)
     await node.salvage.describe(request, answers)
     assert node.done == [f"promised [(1, 6), (2, 6)] {TOKEN}", "probe", "looked 1", "looked 2"]
-    assert [each.salvageable for each in answers] == [True, False, False, False, False]
+    assert [each.salvageable for each in answers] == [True] + [False] * 7
     first = answers[0]
     assert not first.intact
     assert (first.durable_end_offset, first.last_header_crc32c, first.digest) == (7, 42, b"d" * 32)
