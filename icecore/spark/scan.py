@@ -9,14 +9,15 @@ import functools
 import operator
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from icecore.errors import ConfigurationError
+from icecore.errors import ConfigurationError, StorageError
 from icecore.spark.columns import SCHEMA
 from icecore.spark.options import ReadOptions
 from icecore.spark.tiered import TieredFile
@@ -26,6 +27,8 @@ _SCHEMES: Final = {"file": "file", "s3": "s3a", "gs": "gs"}
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS_MIN: Final = 8
 _PATHS_PER_TASK: Final = 100
+_CHECK_PAGES: Final = "parquet.page.verify-checksum.enabled"
+"""An option of the Parquet library, which otherwise ignores checksums and takes altered values."""
 _ANYWAY: Final = (
     'Say tiered="nodes" to read all of it through nodes, or tiered="files-or-nodes" to do that '
     "whenever Spark can't reach the store"
@@ -76,9 +79,9 @@ def scan(
 
     Raises:
         ConfigurationError: Spark can't reach them.
+        StorageError: An object is empty.
     """
-    # Else Spark takes a prefix with brackets for a pattern.
-    prefix = re.sub(r"([\\[\]{}*?])", r"\\\1", url)
+    prefix = literal(url)
     whole = [f"{prefix}/{each.key}" for each in files if each.is_whole]
     parts = [each for each in files if not each.is_whole]
     found: list[DataFrame] = []
@@ -100,6 +103,11 @@ def scan(
     return rows
 
 
+def literal(path: str) -> str:
+    """Return a path as Spark has to be told it: else it takes brackets for a pattern."""
+    return re.sub(r"([\\[\]{}*?])", r"\\\1", path)
+
+
 def _scan(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """An object that is gone, or damaged, ends the query, whatever the session says of such. Also
     where lost records are no error: a merge takes objects away, and their records are in others."""
@@ -107,6 +115,7 @@ def _scan(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         ignoreMissingFiles=False,
         ignoreCorruptFiles=False,
         mergeSchema=False,
+        **{_CHECK_PAGES: True},
     )
     # Else Spark looks for each object in a task of its own, and for 10,000 takes half a minute.
     before = spark.conf.get(_LISTING_TASKS, None)
@@ -114,12 +123,43 @@ def _scan(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     try:
         rows = reading.parquet(*paths)
         assert rows.schema  # of Spark Connect, which looks at nothing before it must
+        _check_not_empty(spark, rows, paths)
     finally:
         if before is None:
             spark.conf.unset(_LISTING_TASKS)
         else:
             spark.conf.set(_LISTING_TASKS, before)
     return rows
+
+
+def _check_not_empty(spark: SparkSession, rows: DataFrame, paths: Sequence[str]) -> None:
+    """Refuse empty objects: Spark leaves out empty files and says nothing."""
+    if isinstance(rows, ClassicDataFrame):
+        index: Any = cast(Any, rows._jdf).queryExecution().analyzed().relation().location()
+        scala: Any = cast(Any, spark._jvm).scala
+        nil = getattr(getattr(scala.collection.immutable, "Nil$"), "MODULE$")
+        # Numbers first: each call crosses to the JVM, and there may be many thousand objects.
+        parts, listed = index.listFiles(nil, nil), index.allFiles()
+        if sum(parts.apply(at).files().size() for at in range(parts.size())) == listed.size():
+            return
+        found = [listed.apply(at) for at in range(listed.size())]
+        empty = sorted(str(each.getPath().toString()) for each in found if each.getLen() == 0)
+    else:
+        empty = _empty_of(spark, paths)
+    if empty:
+        more = f", and {len(empty) - 1} more are" if len(empty) > 1 else ""
+        raise StorageError(
+            f"the object {empty[0]} is empty{more}: restore it from a version that the store "
+            "keeps; `icecore tier verify` names all that is damaged"
+        )
+
+
+def _empty_of(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    """The same by a query, for sessions that lend nothing of their JVM: files whose content nobody
+    asks for are not opened."""
+    sizes = spark.read.format("binaryFile").load(list(paths)).select("path")
+    names = {each.path.rpartition("/")[2] for each in sizes.collect()}
+    return sorted(each for each in paths if each.rpartition("/")[2] not in names)
 
 
 def _within(part: TieredFile) -> Column:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,7 +18,8 @@ from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
 from icecore.client.cluster.offsets import time_position
 from icecore.dev import LocalCluster
-from icecore.errors import ConfigurationError, TopicRecreatedError
+from icecore.errors import ConfigurationError, StorageError, TopicRecreatedError
+from icecore.spark import scan
 from icecore.spark.columns import SCHEMA
 from icecore.tier_records import topic_folder
 from tests.spark.clusters import PATTERN, with_bucket
@@ -248,6 +250,31 @@ def test_an_object_that_is_gone_ends_the_query(spark: SparkSession, tiering: Loc
                 each.agg(F.sum("offset")).collect()
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+
+
+def test_a_damaged_object_ends_the_query(spark: SparkSession, tiering: LocalCluster) -> None:
+    """Spark passes by an empty file, and reads what an altered bit made of a value."""
+    create(tiering, "damaged", partitions=1)
+    for start in (0, 100):
+        produce(tiering, "damaged", source(start, start + 100))
+        tier(tiering, "damaged")
+    with Admin(tiering.bootstrap) as admin:
+        found = admin.describe_tiering(["damaged"]).topics[0].topic_id
+    bucket = tiering.folder.parent / PATTERN
+    first = min(bucket.glob(f"{topic_folder(found)}/0/*.parquet"))
+    whole = first.read_bytes()
+    column = pq.ParquetFile(first).metadata.row_group(0).column(SCHEMA.names.index("value"))
+    last = column.data_page_offset + column.total_compressed_size - 1
+    first.write_bytes(whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :])
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+        read(spark, tiering, "damaged").select(F.max("value")).collect()
+    first.write_bytes(b"")
+    with pytest.raises(StorageError, match=f"{first.name} is empty: restore it"):
+        read(spark, tiering, "damaged")
+    with pytest.raises(StorageError, match=f"{first.name} is empty: restore it"):
+        read(spark, tiering, "damaged", startingOffsets='{"0": 50}', tiered="files-or-nodes")
+    paths = [scan.literal(str(each)) for each in bucket.glob(f"{topic_folder(found)}/0/*.parquet")]
+    assert (len(paths), scan._empty_of(spark, paths)) == (2, [scan.literal(str(first))])
 
 
 def test_wrong_arguments(spark: SparkSession, tiering: LocalCluster, half: str) -> None:

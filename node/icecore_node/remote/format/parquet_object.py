@@ -5,7 +5,8 @@ reads at a time, so it is small for an analyst's taste (about 4 MiB before compr
 read, then a few milliseconds to decode. Offsets and times are delta-encoded, which makes them
 almost free; dictionaries are for what repeats; values have none, they seldom repeat and would be
 looked up for nothing. Page index, statistics and, where pyarrow writes them, a bloom filter of the
-keys are for other readers.
+keys are for other readers. So are checksums of pages: Spark opens an object by itself, and has no
+manifest to prove it.
 
 Memory holds one row group. Encoded bytes can't be changed later, so the file's own metadata and
 digest come last, in its footer. A batch without rows ends a row group and is left to the side
@@ -397,6 +398,7 @@ def _options(facts: SegmentFacts) -> dict[str, Any]:
         "use_dictionary": [*_DICTIONARIES],
         "column_encoding": dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED"),
         "write_page_index": True,
+        "write_page_checksum": True,
         "sorting_columns": [pq.SortingColumn(SCHEMA.get_field_index("offset"))],
     }
     if "bloom_filter_options" in inspect.signature(pq.ParquetWriter.__init__).parameters:
