@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, TypeAlias
 
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icecore.errors import ConfigurationError, IcecoreError, InvalidRequestError
 from icecore.model import check_topic_name
 from icecore.topic_settings import check_indexed_headers
@@ -19,7 +20,7 @@ HeadersLike: TypeAlias = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes
 """Pairs of a name and a nullable value, or a mapping of names to such values."""
 
 TIME_MS_MIN, TIME_MS_MAX = -(1 << 63), (1 << 63) - 1
-"""Range of event times: the signed 64-bit milliseconds of a record batch."""
+"""Range of times that are asked for: signed 64-bit milliseconds."""
 _TAGS = "a sequence of strings"
 _PAIR = {tuple}
 _HEADERS = "a sequence of pairs (name, bytes or None), or a mapping of names to such values"
@@ -128,9 +129,11 @@ def _text_bytes(what: str, text: str) -> int:
 
 
 def record_time_ms(timestamp_ms: Any) -> int:
-    """An event time. Raises TypeError, InvalidRequestError."""
-    expected = "int milliseconds since 1970 UTC"
-    return whole("timestamp_ms", timestamp_ms, TIME_MS_MIN, TIME_MS_MAX, expected=expected)
+    """An event time that a leader takes: it refuses a batch with any other, and so all of its
+    records. Raises TypeError, InvalidRequestError."""
+    expected = "int milliseconds since 1970 UTC, in the years 1 to 9999"
+    low, high = MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS
+    return whole("timestamp_ms", timestamp_ms, low, high, expected=expected)
 
 
 def partition_number(partition: Any) -> int:

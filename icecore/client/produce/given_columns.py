@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from icecore.client.checks import columns, record_time_ms, wrong_type
 from icecore.client.conditions import time_ms
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icecore.errors import InvalidRequestError
 from icecore.extras import explained
 
@@ -120,9 +121,16 @@ def time_column(given: Any) -> _Int64s:
     if found.ndim != 1 or found.dtype.kind not in "iuMO":
         raise wrong_type("timestamps_ms", given, expected)
     if found.dtype.kind == "M":
-        return _millis(found)
-    if found.dtype.kind != "i":  # mixed, or some are very large
+        found = _millis(found)
+    elif found.dtype.kind != "i":  # mixed, or some are very large
         found = np.array([_time(row, each) for row, each in enumerate(found.tolist())], "<i8")
+    outside = np.flatnonzero((found < MIN_TIMESTAMP_MS) | (found > MAX_TIMESTAMP_MS))
+    if len(outside):
+        row = int(outside[0])
+        raise InvalidRequestError(
+            f"timestamps_ms[{row}] is {found[row]}: milliseconds since 1970 UTC are from "
+            f"{MIN_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS}, in the years 1 to 9999"
+        )
     return found.astype("<i8")
 
 

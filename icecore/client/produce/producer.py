@@ -14,7 +14,7 @@ from typing import Any, Final, Self, Unpack
 import xxhash
 
 from icecore.client import checks
-from icecore.client.checks import TIME_MS_MAX, TIME_MS_MIN, HeadersLike, record_time_ms
+from icecore.client.checks import HeadersLike, record_time_ms
 from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.options import filled, takes
@@ -38,7 +38,7 @@ from icecore.client.produce.sender import Sender
 from icecore.client.produce.topics import Topic, Topics, Waiting
 from icecore.client.retries import callback
 from icecore.client.types import ProducerMetrics, RecordMetadata, enum_member
-from icecore.codec.batch import BatchLimits
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, BatchLimits
 from icecore.codec.columns import KEY_HASH_SEED
 from icecore.codec.record import Codec
 from icecore.errors import (
@@ -52,6 +52,7 @@ from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc.ports import Clock, Net, Rng
 
+_FIRST_MS, _LAST_MS = MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS
 _RECORD_BYTES_MAX = BatchLimits().record_bytes_max
 _RUN_BYTES_MIN = 1 << 20
 """Bytes of records without keys that go to one partition before the next one has its turn. Batches
@@ -269,7 +270,7 @@ class Producer:
             size += extra
         if timestamp_ms is None:
             timestamp_ms = self._clock.now_ms()
-        elif type(timestamp_ms) is not int or not TIME_MS_MIN <= timestamp_ms <= TIME_MS_MAX:
+        elif type(timestamp_ms) is not int or not _FIRST_MS <= timestamp_ms <= _LAST_MS:
             timestamp_ms = record_time_ms(timestamp_ms)
         if partition is not None and type(partition) is not int:
             partition = checks.partition_number(partition)

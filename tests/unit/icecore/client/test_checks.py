@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from icecore import Admin, Consumer, Lookup, Producer, blocking
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icecore.dev import LocalCluster
 from icecore.errors import (
     ConfigurationError,
@@ -95,13 +96,15 @@ async def refuse(what: str, value: Any, call: Callable[[], Any]) -> None:
 
 # --- records ------------------------------------------------------------------------------------
 
+YEAR_0, YEAR_10000 = MIN_TIMESTAMP_MS - 1, MAX_TIMESTAMP_MS + 1
+"""Times that a leader refuses with the whole batch, and the other records in it."""
 SEND: dict[str, list[Any]] = {
     "topic": wrong("text"),
     "value": wrong("none", "bytes"),
     "key": wrong("none", "bytes"),
     "tags": [*wrong("empty list"), ["a", "\ud800"], ["a", 1], ("a", b"b"), {"a": "b"}],
     "headers": [*wrong("empty list"), [("a", "b")], {"a": "b"}, [("\ud800", b"")], [(1, b"")]],
-    "timestamp_ms": [*wrong("none", "negative", *INTEGERS), 1 << 63, -(1 << 63) - 1],
+    "timestamp_ms": [*wrong("none", "negative", *INTEGERS), 1 << 63, YEAR_10000, YEAR_0],
     "partition": [*wrong("none", *INTEGERS), 2],
     "on_delivery": wrong("none"),
 }
@@ -118,7 +121,11 @@ BATCH: dict[str, list[Any]] = {
         [("a",), ("b",)],
     ],
     "headers": [*wrong("none"), [[("a", "b")]], [None], [[("a",)]], [{"a": 1}]],
-    "timestamps_ms": [*wrong("none", "list"), [1.5], ["1"], [1 << 63], [None], [[1]], [1, 2]],
+    "timestamps_ms": [
+        *wrong("none", "list"),
+        *([1.5], ["1"], [1 << 63], [None], [[1]], [1, 2]),
+        *([YEAR_10000], [YEAR_0], np.array([YEAR_10000]), np.array(["10000"], "datetime64[Y]")),
+    ],
     "partition": [*wrong("none", *INTEGERS), 2],
 }
 
