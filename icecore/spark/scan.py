@@ -110,11 +110,13 @@ def literal(path: str) -> str:
 
 def _scan(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """An object that is gone, or damaged, ends the query, whatever the session says of such. Also
-    where lost records are no error: a merge takes objects away, and their records are in others."""
+    where lost records are no error: a merge takes objects away, and their records are in others.
+    Old times stay what they are, also in a session that takes files for those of Spark 2."""
     reading = spark.read.schema(SCHEMA).options(
         ignoreMissingFiles=False,
         ignoreCorruptFiles=False,
         mergeSchema=False,
+        datetimeRebaseMode="CORRECTED",
         **{_CHECK_PAGES: True},
     )
     # Else Spark looks for each object in a task of its own, and for 10,000 takes half a minute.
@@ -134,19 +136,9 @@ def _scan(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def _check_not_empty(spark: SparkSession, rows: DataFrame, paths: Sequence[str]) -> None:
     """Refuse empty objects: Spark leaves out empty files and says nothing."""
-    if isinstance(rows, ClassicDataFrame):
-        index: Any = cast(Any, rows._jdf).queryExecution().analyzed().relation().location()
-        scala: Any = cast(Any, spark._jvm).scala
-        nil = getattr(getattr(scala.collection.immutable, "Nil$"), "MODULE$")
-        # Numbers first: each call crosses to the JVM, and there may be many thousand objects.
-        parts, listed = index.listFiles(nil, nil), index.allFiles()
-        if sum(parts.apply(at).files().size() for at in range(parts.size())) == listed.size():
-            return
-        found = [listed.apply(at) for at in range(listed.size())]
-        empty = sorted(str(each.getPath().toString()) for each in found if each.getLen() == 0)
-    else:
-        empty = _empty_of(spark, paths)
-    if empty:
+    if _listed(spark, rows) == len(paths):
+        return
+    if empty := _empty_of(spark, paths):
         more = f", and {len(empty) - 1} more are" if len(empty) > 1 else ""
         raise StorageError(
             f"the object {empty[0]} is empty{more}: restore it from a version that the store "
@@ -154,9 +146,23 @@ def _check_not_empty(spark: SparkSession, rows: DataFrame, paths: Sequence[str])
         )
 
 
+def _listed(spark: SparkSession, rows: DataFrame) -> int | None:
+    """Return how many files Spark is going to open, where its own index of them can be asked: by a
+    few calls, since each crosses to the JVM and there may be many thousand objects."""
+    if not isinstance(rows, ClassicDataFrame):
+        return None
+    relation: Any = cast(Any, rows._jdf).queryExecution().analyzed()
+    if relation.getClass().getSimpleName() != "LogicalRelation":
+        return None  # of Spark's newer reader, or wrapped by an extension
+    scala: Any = cast(Any, spark._jvm).scala
+    nil = getattr(getattr(scala.collection.immutable, "Nil$"), "MODULE$")
+    folders = relation.relation().location().listFiles(nil, nil)
+    return sum(int(folders.apply(at).files().size()) for at in range(folders.size()))
+
+
 def _empty_of(spark: SparkSession, paths: Sequence[str]) -> list[str]:
-    """The same by a query, for sessions that lend nothing of their JVM: files whose content nobody
-    asks for are not opened."""
+    """Ask by a query, which any session answers. Files whose content nobody asks for are not
+    opened."""
     sizes = spark.read.format("binaryFile").load(list(paths)).select("path")
     names = {each.path.rpartition("/")[2] for each in sizes.collect()}
     return sorted(each for each in paths if each.rpartition("/")[2] not in names)

@@ -19,7 +19,6 @@ from icecore.blocking import Admin, Producer
 from icecore.client.cluster.offsets import time_position
 from icecore.dev import LocalCluster
 from icecore.errors import ConfigurationError, StorageError, TopicRecreatedError
-from icecore.spark import scan
 from icecore.spark.columns import SCHEMA
 from icecore.tier_records import topic_folder
 from tests.spark.clusters import PATTERN, with_bucket
@@ -252,6 +251,24 @@ def test_an_object_that_is_gone_ends_the_query(spark: SparkSession, tiering: Loc
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
 
 
+def test_old_times_stay_what_they_are(spark: SparkSession, tiering: LocalCluster) -> None:
+    """Also where the session takes times in files for those of the Julian calendar."""
+    times = [-62_135_596_800_000, -12_219_292_800_001, -2_208_988_800_001, 253_402_300_799_999]
+    create(tiering, "old", partitions=1)
+    with Producer(tiering.bootstrap) as producer:
+        for each in times:
+            producer.send("old", b"", timestamp_ms=each)
+    tier(tiering, "old")
+    for mode in ("LEGACY", "EXCEPTION"):
+        spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", mode)
+        try:
+            rows = read(spark, tiering, "old").orderBy("offset")
+            found = rows.select(F.expr("unix_millis(timestamp)").alias("ms")).collect()
+        finally:
+            spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+        assert [each.ms for each in found] == times
+
+
 def test_a_damaged_object_ends_the_query(spark: SparkSession, tiering: LocalCluster) -> None:
     """Spark passes by an empty file, and reads what an altered bit made of a value."""
     create(tiering, "damaged", partitions=1)
@@ -269,12 +286,13 @@ def test_a_damaged_object_ends_the_query(spark: SparkSession, tiering: LocalClus
     with pytest.raises(Exception, match="FAILED_READ_FILE"):
         read(spark, tiering, "damaged").select(F.max("value")).collect()
     first.write_bytes(b"")
-    with pytest.raises(StorageError, match=f"{first.name} is empty: restore it"):
-        read(spark, tiering, "damaged")
+    for reader in ("parquet", ""):  # Spark's reader, and its newer one
+        spark.conf.set("spark.sql.sources.useV1SourceList", reader)
+        with pytest.raises(StorageError, match=f"{first.name} is empty: restore it"):
+            read(spark, tiering, "damaged")
+    spark.conf.unset("spark.sql.sources.useV1SourceList")
     with pytest.raises(StorageError, match=f"{first.name} is empty: restore it"):
         read(spark, tiering, "damaged", startingOffsets='{"0": 50}', tiered="files-or-nodes")
-    paths = [scan.literal(str(each)) for each in bucket.glob(f"{topic_folder(found)}/0/*.parquet")]
-    assert (len(paths), scan._empty_of(spark, paths)) == (2, [scan.literal(str(first))])
 
 
 def test_wrong_arguments(spark: SparkSession, tiering: LocalCluster, half: str) -> None:
