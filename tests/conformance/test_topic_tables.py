@@ -15,8 +15,12 @@ from pathlib import Path
 
 import duckdb
 import polars
+import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import RemoveAction
 
 from icecore.codec.columns import Record
 from icecore.errors import ConflictError, InvalidRequestError, ObjectStoreError
@@ -25,6 +29,7 @@ from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format import topic_table
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.parquet_object import raw_batches
+from icecore_node.remote.format.rows import SCHEMA
 from icecore_node.remote.format.table_file import TableFile, table_file
 from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.format.topic_table import TopicTable
@@ -35,7 +40,7 @@ from icecore_node.remote.store.object_store import (
     ObjectStoreSetupError,
 )
 from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
-from tests.conformance.topic_table_suite import OpenTable, TopicTableConformance
+from tests.conformance.topic_table_suite import OpenTable, TopicTableConformance, commit
 from tests.simulation.object_store import SimBucket
 from tests.simulation.topic_table import SimTopicTable
 from tests.support.s3_servers import SERVERS
@@ -61,6 +66,27 @@ class TestDeltaInAFolder(TopicTableConformance):
     def open_table(self, tmp_path: Path) -> OpenTable:
         settings = StoreSettings(url=f"file://{tmp_path}/tier")
         return lambda cluster_id, topic_id: TopicTable(settings, cluster_id, topic_id, "flights")
+
+    @pytest.mark.parametrize("revision", [5, 6], ids=["told-again", "next"])
+    def test_objects_of_other_programs_leave_it(
+        self, open_table: OpenTable, tmp_path: Path, revision: int
+    ) -> None:
+        """One appended rows, and made one object of several."""
+        table = open_table(FACTS.cluster_id, FACTS.topic_id)
+        assert commit(table, 0, 5, ["0/a", "0/b"])
+        assert commit(table, 12, 5, ["12/a"])
+        found = DeltaTable(f"{tmp_path}/tier/{topic_folder(FACTS.topic_id)}")
+        gone = RemoveAction("0/a", data_change=False, deletion_timestamp=NOW_MS, size=1000)
+        found.create_write_transaction([gone], mode="append", schema=SCHEMA)
+        made = encoded(source_of(flights(1)))[0]
+        rows = pyarrow.parquet.read_table(pa.BufferReader(made))
+        write_deltalake(found, rows, mode="append")
+        assert len(table.files()) == 3
+        assert not commit(table, 0, 4, [])  # a late order knows nothing of it
+        assert commit(table, 0, revision, ["0/a", "0/b"])
+        assert table.files() == ["0/a", "0/b", "12/a"]
+        assert not commit(table, 0, revision, ["0/a", "0/b"])
+        assert not commit(table, 12, 5, ["12/a"])
 
     def test_each_commit_is_durable_before_it_is_answered(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

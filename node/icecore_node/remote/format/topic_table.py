@@ -18,6 +18,7 @@ process when that ends (deltalake 1.6.6 with pyarrow 26).
 import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -42,6 +43,8 @@ from icecore_node.remote.store.store_errors import translated
 CHECKPOINT_COMMITS: Final = 100
 """Commits between two checkpoints: a reader of the log then reads one file instead of this many."""
 LOG_RETENTION: Final = "interval 30 days"
+_OURS: Final = re.compile(r"[0-9]+/")
+"""How the path of an object of ours begins: with its partition."""
 RETRIES: Final = 8
 """Maximum number of retries of a commit, when another partition's commit came first."""
 
@@ -121,8 +124,9 @@ class TopicTable:
             if _knows(table, partition, revision):
                 return False
             # Also where nothing differs: a later call with an older revision must find this one.
+            present = _paths_of(table, partition) | _strangers(table)
             table.create_write_transaction(
-                _differences(_paths_of(table, partition), paths, added, now_ms),
+                _differences(present, paths, added, now_ms),
                 mode="append",
                 schema=SCHEMA,
                 commit_properties=CommitProperties(
@@ -226,22 +230,34 @@ def app_id_of(partition: int) -> str:
 
 
 def _knows(table: DeltaTable, partition: int, revision: int) -> bool:
-    """Return whether the table has this revision of a partition, or a later one."""
+    """Return whether the table has this revision of a partition, or a later one. Where somebody
+    else has put objects into it, a revision is not all that it has."""
     stored = table.transaction_version(app_id_of(partition))
-    return stored is not None and stored >= revision
+    if stored is None or stored < revision:
+        return False
+    return stored > revision or not _strangers(table)
 
 
 def _actions(table: DeltaTable) -> Any:
     return pa.table(table.get_add_actions(flatten=True))
 
 
+def _sizes(table: DeltaTable) -> dict[str, int]:
+    actions = _actions(table)
+    paths, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
+    return dict(zip(paths, sizes, strict=True))
+
+
 def _paths_of(table: DeltaTable, partition: int) -> dict[str, int]:
     """Return the sizes of a partition's objects by path."""
-    actions = _actions(table)
-    pairs = zip(
-        actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True
-    )
-    return {path: size for path, size in pairs if path.startswith(f"{partition}/")}
+    return {path: size for path, size in _sizes(table).items() if path.startswith(f"{partition}/")}
+
+
+def _strangers(table: DeltaTable) -> dict[str, int]:
+    """Return objects that no node has put in: another program appended to the table, or made one
+    object of many. Their rows are there twice."""
+    sizes = _sizes(table)
+    return {path: size for path, size in sizes.items() if not _OURS.match(path)}
 
 
 def _differences(

@@ -125,7 +125,8 @@ def _problems(
     bucket: Bucket, found: TopicObjects, table: TableLook | None, counting: Sequence[FoundManifest]
 ) -> list[str]:
     problems = [
-        f"{path}: the table names it, and no manifest proves it"
+        f"{path}: the table names it, and no manifest proves it. If another program has written "
+        "to the table, take that back first: DeltaTable(…).restore(the version before it)"
         for path in sorted(table.paths - {each.path for each in counting} if table else ())
     ]
     for each in counting:
