@@ -149,7 +149,10 @@ def restore(
         int, typer.Option(min=0, help="Another one than the topic had; 0 = as it had.")
     ] = 0,
     skip_gaps: Annotated[
-        bool, typer.Option("--skip-gaps", help="Begin behind the last hole of a partition.")
+        bool,
+        typer.Option(
+            "--skip-gaps", help="Begin behind the last hole of a partition; lost copies are holes."
+        ),
     ] = False,
     with_deleted: Annotated[
         bool,

@@ -247,7 +247,11 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--topic", action="append", default=[], help="name or UUID")
         each.add_argument("--progress", action="store_true", help="tell on stderr")
         each.add_argument("--published", action="store_true", help="what metadata say is on stdin")
-        each.add_argument("--skip-gaps", action="store_true", help="begin behind the last hole")
+        each.add_argument(
+            "--skip-gaps",
+            action="store_true",
+            help="begin behind the last hole; lost copies are holes",
+        )
         each.add_argument("--with-deleted", action="store_true", help="deleted topics, too")
         each.add_argument("--partitions", type=int, default=0, help="how many a topic had")
         each.add_argument("--cluster", default="", help="who takes it over")

@@ -162,12 +162,23 @@ class TopicObjects:
 
     def wrong_size(self, manifest: Manifest) -> str:
         """Return how the listing contradicts a manifest; empty = it does not."""
-        for each in objects_of(manifest):
-            size = self.sizes.get(each.key)
-            if size is None:
-                return f"{each.key} is not there"
-            if size != each.size_bytes:
-                return f"{each.key} has {size} bytes, not {each.size_bytes}"
+        return self.wrong_records(manifest) or self.wrong_index(manifest)
+
+    def wrong_records(self, manifest: Manifest) -> str:
+        """Return the same of objects with records."""
+        parts = (manifest.parquet, manifest.side)
+        return next((why for each in parts if each and (why := self._wrong(each))), "")
+
+    def wrong_index(self, manifest: Manifest) -> str:
+        """Return the same of the index, without which a copy is searched by reading all of it."""
+        return self._wrong(manifest.index) if manifest.index else ""
+
+    def _wrong(self, named: StoredObject) -> str:
+        size = self.sizes.get(named.key)
+        if size is None:
+            return f"{named.key} is not there"
+        if size != named.size_bytes:
+            return f"{named.key} has {size} bytes, not {named.size_bytes}"
         return ""
 
 

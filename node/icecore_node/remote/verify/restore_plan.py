@@ -6,7 +6,8 @@ first offset that is there and has no hole, or at its stored log start, if that 
 that were never tiered are not in it.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Final
@@ -20,6 +21,8 @@ from icecore_node.remote.verify.bucket_check import name_of, overlaps, published
 from icecore_node.remote.verify.table_look import TableLook
 
 NOTHING: Final = "no copy of it is published"
+_OURS: Final = re.compile(r"([0-9]+)/([0-9]+)-")
+"""How the path of an object of ours begins: with its partition and first offset."""
 
 
 @dataclass(kw_only=True)
@@ -88,22 +91,29 @@ def plan_of(
         found: Objects of the topic.
         table: Content of its table; None = it has none.
         skip_gaps: Whether a partition with a hole begins behind its last one, instead of not being
-            restored.
+            restored. A lost copy is a hole then.
     """
-    counting = published_of(bucket, found, table)
+    published = published_of(bucket, found, table)
+    lost = _lost(found, table, published)
     plan = RestoredTopic(
         topic_id=found.topic_id.hex(),
         topic=name_of(found, table),
-        partitions=max((each.manifest.facts.partition for each in counting), default=-1) + 1,
+        partitions=max((each.manifest.facts.partition for each in published), default=-1) + 1,
         table_revisions=table.revisions if table is not None else (),
         attempts_max=bucket.attempts_max,
         segment_ids_max=bucket.segment_ids_max,
     )
     plan.settings, plan.partition_counts = found.settings, found.partition_counts
+    counting = _without_lost(plan, published, lost, skip_gaps=skip_gaps)
     plan.is_deleted, plan.log_starts = found.is_deleted, found.log_starts
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
-    plan.left_out += passed_over(found, counting) if table is not None else ()
-    plan.problems += _problems(bucket, found, table, counting)
+    plan.left_out += passed_over(found, published) if table is not None else ()
+    plan.problems += _strangers(bucket, table, counting)
+    plan.left_out += [
+        f"{why}: look-ups read all of its segment"
+        for each in counting
+        if (why := found.wrong_index(each.manifest))
+    ]
     plan.problems += overlaps(counting)
     for _, some in groupby(counting, key=lambda each: each.manifest.facts.partition):
         _add(plan, [*some], skip_gaps)
@@ -121,21 +131,67 @@ def _lost_settings(found: TopicObjects) -> list[str]:
     return sorted({*found.settings_keys} & {*found.unreadable})
 
 
-def _problems(
-    bucket: Bucket, found: TopicObjects, table: TableLook | None, counting: Sequence[FoundManifest]
+def _strangers(
+    bucket: Bucket, table: TableLook | None, counting: Sequence[FoundManifest]
 ) -> list[str]:
     problems = [
-        f"{path}: the table names it, and no manifest proves it. If another program has written "
-        "to the table, take that back first: DeltaTable(…).restore(the version before it)"
-        for path in sorted(table.paths - {each.path for each in counting} if table else ())
+        f"{path}: the table names it, and it is of another program. Take back what that wrote: "
+        "DeltaTable(…).restore(the version before it)"
+        for path in sorted(table.paths if table else ())
+        if not _OURS.match(path)
     ]
     for each in counting:
-        if wrong := found.wrong_size(each.manifest):
-            problems.append(wrong)
         if not bucket.is_ours(each.manifest):
             other = each.manifest.facts.cluster_id.hex()
             problems.append(f"{each.manifest.key}: of cluster {other}, not {bucket.cluster_id}")
     return problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A published copy that can't be restored."""
+
+    partition: int
+    end_offset: int
+    """Where it ends; where it begins, if only its name is known."""
+    why: str
+
+
+def _lost(
+    found: TopicObjects, table: TableLook | None, counting: Sequence[FoundManifest]
+) -> dict[str, _Lost]:
+    """Return lost copies by their paths."""
+    lost = {}
+    for path in sorted(table.paths - {each.path for each in counting} if table else ()):
+        if match := _OURS.match(path):
+            why = f"{path}: the table names it, and no manifest proves it"
+            lost[path] = _Lost(int(match[1]), int(match[2]), why)
+    for each in counting:
+        if why := found.wrong_records(each.manifest):
+            facts = each.manifest.facts
+            lost[each.path] = _Lost(facts.partition, facts.end_offset, why)
+    return lost
+
+
+def _without_lost(
+    plan: RestoredTopic,
+    counting: list[FoundManifest],
+    lost: Mapping[str, _Lost],
+    *,
+    skip_gaps: bool,
+) -> list[FoundManifest]:
+    """Return the copies that are whole. The others are problems, or holes if holes are passed."""
+    whole = [each for each in counting if each.path not in lost]
+    for each in lost.values():
+        ends = [one.manifest.facts for one in whole]
+        end = max((one.end_offset for one in ends if one.partition == each.partition), default=0)
+        if not skip_gaps:
+            plan.problems.append(f"{each.why}; --skip-gaps takes it for a hole")
+        elif each.end_offset - end < OFFSETS_LEFT_OUT:
+            plan.left_out.append(f"{each.why}: its records are left out")
+        else:  # a restored log goes on OFFSETS_LEFT_OUT above its end, and would reach its offsets
+            plan.problems.append(f"{each.why}, and nothing that is behind it is there")
+    return whole
 
 
 def _add(plan: RestoredTopic, copies: list[FoundManifest], skip_gaps: bool) -> None:
