@@ -40,11 +40,9 @@ def check_sources(facts: SegmentFacts, sources: Sequence[Manifest]) -> None:
     if len(sources) < 2:
         raise InvalidRequestError(f"{name} is to be made of {len(sources)} segment: name two")
     for each in sources:
-        if (each.facts.cluster_id, each.facts.topic_id, each.facts.partition) != (
-            facts.cluster_id,
-            facts.topic_id,
-            facts.partition,
-        ):
+        # Not the cluster: what a restore brought back was written by an earlier one.
+        found = each.facts.topic_id, each.facts.partition
+        if found != (facts.topic_id, facts.partition):
             raise InvalidRequestError(f"{each.key} is of another partition than {name}")
         if each.raw_batches:
             raise InvalidRequestError(

@@ -1,6 +1,7 @@
 """Several tiered segments become one that has the same records, finds them, and proves each source;
 or it is an error and the next attempt succeeds."""
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,24 @@ async def test_what_was_merged_is_merged_again(node: UploadNode) -> None:
     wanted = [row for segment, copy in sources for row in await rows_of(node, segment, copy)]
     assert await rows_of(node, merged, result.copy) == wanted
     assert [*result.source_digests] == [copy.content_digest for _, copy in copies]
+
+
+async def test_copies_of_an_earlier_cluster_are_merged(node: UploadNode) -> None:
+    """A restore brings them back as they are, with its id in their manifests."""
+    sources = await uploaded(node)
+    wanted = [row for segment, copy in sources for row in await rows_of(node, segment, copy)]
+    for segment, copy in sources[:2]:
+        manifest = await node.manifest(segment, copy)
+        facts = replace(manifest.facts, cluster_id=b"an earlier one's")
+        data = replace(manifest, facts=facts).encode()
+        node.bucket.objects[node.name(segment, copy.attempt).key(MANIFEST)] = data
+        copy.manifest_sha256 = hashlib.sha256(data).digest()
+    merged = merged_of(sources)
+    result = await node.merge(merged, sources)
+    assert not result.error.reason, result.error
+    assert await rows_of(node, merged, result.copy) == wanted
+    manifest = await node.manifest(merged, result.copy)
+    assert manifest.facts.cluster_id != b"an earlier one's"
 
 
 async def test_what_can_t_be_merged(node: UploadNode) -> None:
