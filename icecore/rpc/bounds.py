@@ -7,7 +7,7 @@ looked at. Long ones are counted on a thread, so that others have their turn mea
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
@@ -39,6 +39,10 @@ CLEAR_RECORDS_MAX: Final = 10_000
 """Maximum plain records of one produce request: as many as an answer has."""
 LABELS_MAX: Final = 100_000
 """Maximum tags of all plain records of a produce request, and maximum headers."""
+SERVER_ITEMS_MAX: Final = 4_096
+"""Maximum items of each list that one server sends another in a call; a sender cuts longer ones."""
+SERVER_NESTED_MAX: Final = 524_288
+"""Maximum items of all lists of one name within these items: a table may name many copies."""
 FIELDS_MAX: Final = 262_144
 """Maximum fields of one client request, at any depth: several for each partition."""
 _BULK: Final = "batches"
@@ -54,19 +58,16 @@ class Bound:
 
     bytes_max: int = MESSAGE_BYTES_MAX
     fields_max: int = 0
-    """0 = they are not counted: only our own servers call this method, part by part."""
+    """0 = they are not counted."""
     lists: Mapping[str, int] = field(default_factory=dict)
     """Message and field (``FetchHeader.partitions``) to the items of all lists of that name."""
     is_read: bool = False
     """Nothing is changed: a handler whose caller has given up is stopped."""
-
-    @property
-    def is_for_clients(self) -> bool:
-        """Strangers call it, so calls of it begin in fair turns."""
-        return self.fields_max > 0
+    is_for_clients: bool = False
+    """Strangers call it, so calls of it begin in fair turns."""
 
 
-_CLIENTS: Final = Bound(bytes_max=4 << 20, fields_max=FIELDS_MAX)
+_CLIENTS: Final = Bound(bytes_max=4 << 20, fields_max=FIELDS_MAX, is_for_clients=True)
 _READS: Final = replace(_CLIENTS, is_read=True)
 _PRODUCE: Final = replace(
     _CLIENTS,
@@ -102,6 +103,9 @@ _BOUNDS: Final[Mapping[str, Mapping[str, Bound]]] = {
 """Bounds by service and method; other methods have the bound of their service."""
 _OF_SERVICE: Final[Mapping[str, Bound]] = {"DataService": _CLIENTS, "AdminService": _CLIENTS}
 _OTHERS: Final = Bound()
+_OF_SERVERS: Final = ("CoordinatorService", "NodeService")
+_BY_HANDLER: Final = frozenset({"Register"})
+"""Methods whose handlers know how many items there may be."""
 
 
 def bound_of(method: str) -> Bound:
@@ -109,7 +113,30 @@ def bound_of(method: str) -> Bound:
     as a message."""
     service, _, name = method.rpartition("/")
     service = service.rpartition(".")[2]
+    if service in _OF_SERVERS and name not in _BY_HANDLER:
+        return _of_servers(method)
     return _BOUNDS.get(service, {}).get(name) or _OF_SERVICE.get(service, _OTHERS)
+
+
+@cache
+def _of_servers(method: str) -> Bound:
+    """Return the bound of a call between servers: its lists, whatever their names."""
+    descriptor = _REQUESTS.get(method)
+    if descriptor is None:
+        return _OTHERS
+    lists = dict.fromkeys(_lists_in(descriptor), SERVER_NESTED_MAX)
+    own = (each for each in descriptor.fields if each.is_repeated)
+    lists |= {f"{descriptor.name}.{each.name}": SERVER_ITEMS_MAX for each in own}
+    return Bound(fields_max=MESSAGE_BYTES_MAX, lists=lists) if lists else _OTHERS
+
+
+def _lists_in(descriptor: Any) -> Iterator[str]:
+    """Names of all lists of a message, at any depth."""
+    for each in descriptor.fields:
+        if each.is_repeated:
+            yield f"{descriptor.name}.{each.name}"
+        if each.message_type is not None:
+            yield from _lists_in(each.message_type)
 
 
 # --- counting -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 from icecore import Admin
 from icecore.dev import LocalCluster
+from icecore.errors import InvalidRequestError
 from icecore.model import SegmentState
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2
@@ -174,4 +175,22 @@ async def test_an_import_that_uses_up_all_numbers(scene: Scene) -> None:
     assert "ghost" not in [each.name for each in hidden]
     await scene.is_alive()
     await scene.roll()
+    await scene.is_alive()
+
+
+async def test_lists_of_very_many_empty_items(scene: Scene) -> None:
+    """Each takes two bytes of a message, and a thousand times as much of whoever parses it."""
+    known, net = await scene.look(), scene.stranger._net
+    for service in pb.DESCRIPTOR.services_by_name.values():
+        to_node = service.name == "NodeService"
+        address = known.leader.address if to_node else scene.cluster.bootstrap
+        for method in service.methods:
+            fields = method.input_type.fields if method.name != "Heartbeat" else ()
+            for each in fields:
+                if not each.is_repeated or each.message_type is None:
+                    continue
+                item = bytes([each.number << 3 | 2, 0])
+                path = f"/{service.full_name}/{method.name}"
+                with pytest.raises(InvalidRequestError, match="in a request"):
+                    await net.call(address, path, item * 1_000_000, timeout_s=20.0)
     await scene.is_alive()

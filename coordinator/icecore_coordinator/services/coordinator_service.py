@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from icecore.errors import (
     ConflictError,
@@ -61,6 +61,12 @@ _FromNode: TypeAlias = (
 PRODUCER_IDS_MAX = 1_000_000
 UNHEARD_SEGMENTS_MAX = 100_000
 WHY_MAX = 200
+_TOLD: Final = tuple(
+    f"HeartbeatRequest.{each.name}"
+    for each in pb.HeartbeatRequest.DESCRIPTOR.fields
+    if each.is_repeated
+)
+"""All lists of a heartbeat."""
 
 
 class CoordinatorService:
@@ -198,7 +204,7 @@ class CoordinatorService:
         body = await stream.read()
         if body is None:
             return
-        request = parse(pb.HeartbeatRequest, body)
+        request = await self._heartbeat_of(body)
         self._check_cluster(request.cluster_id)
         self._check_revision(request)
         session = await self._admission.connect(
@@ -228,7 +234,14 @@ class CoordinatorService:
     ) -> None:
         self._sessions.heartbeat(session, first)
         while (body := await stream.read()) is not None:
-            self._sessions.heartbeat(session, parse(pb.HeartbeatRequest, body))
+            self._sessions.heartbeat(session, await self._heartbeat_of(body))
+
+    async def _heartbeat_of(self, body: Received) -> pb.HeartbeatRequest:
+        """Raises InvalidRequestError for one that tells more than a node can have."""
+        await check_items(
+            body, pb.HeartbeatRequest.DESCRIPTOR, dict.fromkeys(_TOLD, self._inventory_max())
+        )
+        return parse(pb.HeartbeatRequest, body)
 
     async def alter_isr(self, body: Received, _: CallContext) -> bytes:
         """Compare-and-set of in-sync sets."""

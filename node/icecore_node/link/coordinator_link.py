@@ -42,6 +42,8 @@ RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
 CALL_TIMEOUT_S = 5.0
+ITEMS_PER_CALL_MAX = 1_000
+"""Coordinators take more (``rpc/bounds.py``), and a call of so many is answered in time."""
 SEAL_TIMEOUT_S = 15.0
 
 
@@ -72,7 +74,7 @@ class _Batcher(Generic[RequestT, ResultT]):
     async def _flush(self) -> None:
         await asyncio.sleep(0)
         waiting, self._waiting = self._waiting, []
-        for part in in_parts(waiting, lambda each: self._bytes_of(each[0])):
+        for part in in_parts(waiting, lambda each: self._bytes_of(each[0]), ITEMS_PER_CALL_MAX):
             await self._send(part)
 
     async def _send(self, waiting: Sequence[tuple[RequestT, asyncio.Future[ResultT]]]) -> None:

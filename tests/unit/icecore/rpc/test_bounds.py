@@ -12,7 +12,7 @@ from icecore.rpc import bounds, framing
 from icecore.rpc.bounds import bound_of, bounded
 from icecore.rpc.methods import ADMIN, DATA, NODE
 from icecore.rpc.ports import Admitted, Body, CallContext, DirectHandler, Handlers, Received
-from icecore.v1 import admin_pb2, common_pb2, data_pb2
+from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2, data_pb2
 
 CALL = CallContext("peer", "anonymous", None)
 
@@ -188,3 +188,44 @@ def test_a_bulk_message_comes_in_few_parts() -> None:
     assert not batches
     with pytest.raises(InvalidRequestError, match="more than 64 parts"):
         framing.split_bulk(parts * 100_000, data_pb2.ProduceRequest)
+
+
+BETWEEN_SERVERS = [
+    (f"/icecore.v1.{service.name}/{method.name}", each)
+    for service in coordinator_pb2.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+    if method.name not in ("Heartbeat", "Register")
+    for each in method.input_type.fields
+    if each.is_repeated
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "field"), BETWEEN_SERVERS, ids=lambda each: getattr(each, "name", each)
+)
+async def test_each_list_between_servers_has_a_bound(method: str, field: Any) -> None:
+    """Empty items of a few bytes cost a coordinator gigabytes once they are objects."""
+    handler = bounded(Handlers(unary={method: answer}, streams={})).unary[method]
+
+    def request(count: int) -> bytes:
+        if field.message_type is None and field.type not in (field.TYPE_BYTES, field.TYPE_STRING):
+            packed = b"\x01" * count
+            return encoded(field.number << 3 | 2) + encoded(count) + packed
+        return (encoded(field.number << 3 | 2) + b"\x00") * count
+
+    assert await handler(request(bounds.SERVER_ITEMS_MAX), CALL) == b"answer"
+    with pytest.raises(InvalidRequestError, match="more than 4096"):
+        await handler(request(bounds.SERVER_ITEMS_MAX + 1), CALL)
+
+
+def encoded(number: int) -> bytes:
+    """As protobuf writes a number."""
+    found = b""
+    while number > 0x7F:
+        found += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return found + bytes([number])
+
+
+def test_calls_between_servers_take_no_fair_turns() -> None:
+    assert not bound_of(NODE["Fence"]).is_for_clients and bound_of(DATA["Fetch"]).is_for_clients
