@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
+from icecore.spark import sink
 from icecore.spark.columns import SCHEMA
 from icecore.spark.options import read_options, write_options
 from icecore.spark.sink import BatchWriter, StreamWriter
@@ -30,6 +31,16 @@ sys.meta_path.insert(0, Missing())
 pickle.load(open(sys.argv[1], "rb"))
 """
 VALUE = StructType([SCHEMA["value"]])
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver looks for the topic of a write."""
+
+    async def find(*_: object) -> bytes:
+        return b"t" * 16
+
+    monkeypatch.setattr(sink, "find_topic", find)
 
 
 def shipped() -> list[object]:
@@ -70,5 +81,6 @@ def test_a_write_keeps_its_id_on_the_way() -> None:
     """Else each task would be a write of its own, and its second attempt another one."""
     writer = BatchWriter(write_options(WHERE, is_stream=False), VALUE)
     again = cloudpickle.loads(cloudpickle.dumps(writer))
-    assert again._id == writer._id
+    assert (again._id, again._attempt) == (writer._id, writer._attempt)
+    assert again._attempt.topic_id == b"t" * 16
     assert BatchWriter(write_options(WHERE, is_stream=False), VALUE)._id != writer._id
