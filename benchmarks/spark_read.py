@@ -33,7 +33,7 @@ from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.spark.columns import SCHEMA, BatchMaker, pruned
-from icecore.spark.ranges import BATCH_ROWS
+from icecore.spark.reading import BATCH_ROWS
 from icecore.spark.tiered import divided
 
 TOPIC: Final = "rows"

@@ -22,8 +22,8 @@ from examples.flights import Departure
 from examples.flights_plot import draw
 from icecore import spark as icecore_spark
 from icecore.spark.jobs.arguments import parse
-from icecore.spark.jobs.report import Report
 from icecore.spark.jobs.runner import perform
+from icecore.spark.runs.report import Report
 
 FOLDER: Final = Path("build/demo")
 RESULT_TOPIC: Final = "delays"

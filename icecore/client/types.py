@@ -242,6 +242,8 @@ class OffsetResult:
 
     offset: int
     append_timestamp_ms: int
+    topic_id: bytes = b""
+    """Id of the topic that it is an offset of."""
 
 
 @dataclass(frozen=True, slots=True)

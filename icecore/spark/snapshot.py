@@ -4,11 +4,12 @@ High watermarks are asked for before the segments, so that every record below th
 of the list, or in the active one that the list ends with.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from icecore.blocking import Admin
 from icecore.client.cluster.offsets import time_position
-from icecore.client.types import PublishedCopy
+from icecore.client.types import OffsetResult, PublishedCopy
 from icecore.errors import TopicRecreatedError, UnknownTopicError
 from icecore.model import Segment, SegmentState
 from icecore.spark.options import AsOf, Places, ReadOptions, Spans
@@ -34,8 +35,7 @@ def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Sn
         segments = admin.list_segments(topic) if with_segments else []
     except UnknownTopicError as error:  # by whichever call hears of it first
         raise UnknownTopicError(f"topic {topic} does not exist, or was deleted") from error
-    if any(each.topic_id != described.topic_id for each in segments):
-        raise TopicRecreatedError(f"topic {topic} was deleted and made again meanwhile")
+    _check_ids(topic, described.topic_id, [*ends.values(), *starts.values(), *segments])
     lengths = {each.partition: each.length_bytes for each in described.partitions}
     left_out = {each.partition: each.left_out for each in described.partitions}
     spans: dict[int, list[SegmentSpan]] = {}
@@ -58,6 +58,13 @@ def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Sn
             for number, end in ends.items()
         },
     )
+
+
+def _check_ids(topic: str, topic_id: bytes, found: Sequence[OffsetResult | Segment]) -> None:
+    """Refuse what was found of another topic of the name: offsets of one mean nothing in the
+    next."""
+    if any(each.topic_id != topic_id for each in found):
+        raise TopicRecreatedError(f"topic {topic} was deleted and made again meanwhile")
 
 
 def check_topic(options: ReadOptions, snapshot: Snapshot) -> None:
@@ -130,8 +137,12 @@ def offsets_since(admin: Admin, snapshot: Snapshot, time_ms: int) -> dict[int, i
     none, it is the end of the snapshot.
 
     Append times never go back within a partition (R51), so all that comes before was earlier.
+
+    Raises:
+        TopicRecreatedError: The topic is another one by now.
     """
     found = admin.list_offsets(snapshot.topic, time_position(time_ms), list(snapshot.partitions))
+    _check_ids(snapshot.topic, snapshot.topic_id, [*found.values()])
     return {
         number: min(max(found[number].offset, partition.log_start_offset), partition.high_watermark)
         for number, partition in snapshot.partitions.items()

@@ -24,7 +24,8 @@ from icecore.spark.columns import check_schema, pruned
 from icecore.spark.filters import Pushed, pushed
 from icecore.spark.options import ReadOptions, read_options, write_options
 from icecore.spark.plan import Snapshot, ranges_within, spanned, within
-from icecore.spark.ranges import RangePartition, RangeSource, read_range
+from icecore.spark.ranges import RangePartition, read_range
+from icecore.spark.reading import RangeSource
 from icecore.spark.shipping import shipped
 from icecore.spark.snapshot import (
     ADMIN_TIMEOUT_S,

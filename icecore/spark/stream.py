@@ -23,7 +23,8 @@ from icecore.errors import ConfigurationError, OffsetOutOfRangeError, TopicRecre
 from icecore.spark.admission import Limits, admitted
 from icecore.spark.options import ReadOptions
 from icecore.spark.plan import PartitionSnapshot, Snapshot, ranges
-from icecore.spark.ranges import RangePartition, RangeSource, read_range
+from icecore.spark.ranges import RangePartition, read_range
+from icecore.spark.reading import RangeSource
 from icecore.spark.shipping import shipped
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S, offsets_of, take_snapshot
 

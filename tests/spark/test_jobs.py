@@ -18,10 +18,11 @@ from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.errors import StorageError
 from icecore.spark.jobs import arguments
-from icecore.spark.jobs.files import JobFolder
-from icecore.spark.jobs.ledger import JobLedger
-from icecore.spark.jobs.report import Metrics, Report
+from icecore.spark.jobs.files import SparkFiles
 from icecore.spark.jobs.runner import perform
+from icecore.spark.runs.folder import JobFolder
+from icecore.spark.runs.ledger import JobLedger
+from icecore.spark.runs.report import Metrics, Report
 from tests.support import rotation
 
 FIELDS = "n int, kind string"
@@ -279,8 +280,8 @@ def test_a_note_is_written_once(
 ) -> None:
     """Also by two who both saw none; disks without links can't tell that, and go on without."""
     if not has_links:
-        monkeypatch.setattr(JobFolder, "_link", lambda *_: None)
-    folder = JobFolder(spark, str(tmp_path))
+        monkeypatch.setattr(SparkFiles, "link", lambda *_: None)
+    folder = JobFolder(SparkFiles(spark, str(tmp_path)))
     assert folder.write_json("a b/note.json", {"by": 1})
     assert not folder.write_json("a b/note.json", {"by": 2})
     if has_links:

@@ -12,8 +12,8 @@ from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Producer
 from icecore.dev import LocalCluster
 from icecore.spark.jobs import arguments
-from icecore.spark.jobs.report import Metrics, Report
 from icecore.spark.jobs.runner import perform
+from icecore.spark.runs.report import Metrics, Report
 from icecore.topic_settings import TopicSettings
 from tests.spark.clusters import plain_url
 

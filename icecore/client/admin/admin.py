@@ -368,7 +368,9 @@ class Admin:
         if any(partition >= count for partition in wanted):
             raise InvalidRequestError(f"{topic} has partitions 0 to {count - 1}")
         lookup = OffsetLookup(self._connection, self._metadata, topic, timeout_s=self._timeout_s)
-        return {partition: await lookup.find(partition, position) for partition in wanted}
+        results = {partition: await lookup.find(partition, position) for partition in wanted}
+        topic_id = lookup.topic_id or found.topic_id
+        return {each: replace(result, topic_id=topic_id) for each, result in results.items()}
 
     async def hold_snapshot(
         self, topic: str, hold_ms: int, *, lease_id: bytes = b"", owner: str = ""

@@ -18,8 +18,8 @@ with as_one_line("icecore.spark.jobs", "spark"):
     from icecore.errors import IcecoreError
     from icecore.spark.jobs import arguments
     from icecore.spark.jobs.package import package
-    from icecore.spark.jobs.report import Report, json_schema
     from icecore.spark.jobs.runner import perform
+    from icecore.spark.runs.report import Report, json_schema
     from icecore.spark.session import register, session
 
 STATUS: Final = {"done": 0, "planned": 0, "failed": 1, "differs": 2}

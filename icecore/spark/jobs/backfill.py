@@ -14,9 +14,11 @@ from pyspark.sql.observation import Observation
 
 from icecore.errors import ConfigurationError
 from icecore.spark.jobs import steps
-from icecore.spark.jobs.files import JobFolder
-from icecore.spark.jobs.ledger import JobLedger
-from icecore.spark.jobs.report import Report, Watch
+from icecore.spark.jobs.files import folder_of
+from icecore.spark.jobs.watch import Watch
+from icecore.spark.plan import Snapshot
+from icecore.spark.runs.backfill import BackfillRun
+from icecore.spark.runs.report import Report
 
 
 def backfill(spark: SparkSession, arguments: Namespace, report: Report) -> None:
@@ -26,50 +28,57 @@ def backfill(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         ConfigurationError: A column is not there, or the state is another job's.
         IcecoreError: The topic takes no records.
     """
-    metrics = report.metrics
-    snapshot = steps.snapshot_of(arguments.bootstrap, arguments.topic)
-    metrics.topic_id = snapshot.topic_id.hex()
-    metrics.output = arguments.topic
-    folder = JobFolder(spark, arguments.state)
-    settings = {
-        "job": "backfill",
-        "topic": arguments.topic,
-        "topic_id": metrics.topic_id,
-        "source": arguments.source,
-        "format": arguments.format,
-        "columns": [arguments.key, arguments.value, arguments.timestamp, arguments.tags],
-        "order_by": arguments.order_by,
-        "steps": arguments.steps,
-        "tasks": arguments.tasks,
-    }
-    ledger = JobLedger(folder, settings)
-    ledger.check()
-    done = [] if ledger.is_new else ledger.done()
-    metrics.steps_found_done = len(done)
-    rows = records_of(_table(spark, arguments), arguments)
-    if arguments.dry_run:
-        with Watch(spark, report, "counting rows"):
-            metrics.records_read = rows.count()
-        report.note(f"{metrics.records_read:,} rows, {arguments.steps - len(done)} steps are left")
-        metrics.status = "planned"
-        return
-    ledger.open()
-    job_id = ledger.plan(0, {"write_id": f"backfill {ledger.staging()}"})["write_id"]
-    for number in range(len(done), arguments.steps):
-        seen = Observation()
+    BackfillRun(SparkBackfill(spark, arguments, report), arguments, report).perform()
+
+
+class SparkBackfill:
+    """``BackfillEngine`` of Spark.
+
+    Args:
+        spark: The session.
+        arguments: Of the job.
+        report: Of the run.
+
+    Raises:
+        ConfigurationError: Spark can't write to the folder of the state.
+    """
+
+    def __init__(self, spark: SparkSession, arguments: Namespace, report: Report) -> None:
+        self._spark = spark
+        self._arguments = arguments
+        self._report = report
+        self.folder = folder_of(spark, arguments.state)
+        self._found: DataFrame | None = None
+
+    def snapshot(self) -> Snapshot:
+        """See ``BackfillEngine``."""
+        return steps.snapshot_of(self._arguments.bootstrap, self._arguments.topic)
+
+    def check(self) -> None:
+        """See ``BackfillEngine``."""
+        self._rows()
+
+    def count(self) -> int:
+        """See ``BackfillEngine``."""
+        with Watch(self._spark, self._report, "counting rows"):
+            return self._rows().count()
+
+    def append(self, number: int, topic_id: str, write_id: str) -> int:
+        """See ``BackfillEngine``."""
+        arguments, seen = self._arguments, Observation()
         bucket = F.pmod(F.xxhash64(_placed_by()), F.lit(arguments.steps))
-        mine = rows.where(bucket == number).observe(seen, F.count("*").alias("records"))
+        mine = self._rows().where(bucket == number).observe(seen, F.count("*").alias("records"))
         writing = in_order(mine, arguments).write.format("icecore").mode("append")
         writing = writing.options(topic=arguments.topic, bootstrap=arguments.bootstrap)
-        writing = writing.option("topicId", metrics.topic_id)
-        with Watch(spark, report, f"step {number + 1} of {arguments.steps}"):
-            writing.option("writeId", f"{job_id} {number}").save()
-        count = seen.get["records"]
-        ledger.note_done(number, {"records": count})
-        metrics.records_read += count
-        metrics.records_written += count
-        metrics.steps_done += 1
-    metrics.status = "done"
+        with Watch(self._spark, self._report, f"step {number + 1} of {arguments.steps}"):
+            writing.options(topicId=topic_id, writeId=write_id).save()
+        records: int = seen.get["records"]
+        return records
+
+    def _rows(self) -> DataFrame:
+        if self._found is None:
+            self._found = records_of(_table(self._spark, self._arguments), self._arguments)
+        return self._found
 
 
 def _table(spark: SparkSession, arguments: Namespace) -> DataFrame:

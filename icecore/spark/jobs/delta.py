@@ -1,11 +1,11 @@
-"""A Delta log over the table of an export, so that others see whole steps and nothing else.
+"""A Delta log over the table of an export (``icecore.spark.runs.commits``).
 
-It names the files of steps that are done, and is derived from the ledger: a run first commits what
-an earlier one did not come to. Each commit keeps the number of its step as an application
-transaction, so it happens once. The library deltalake writes it in the driver; Spark needs no jar.
+Each commit keeps the number of its step as an application transaction, so it happens once. The
+library deltalake writes it in the driver; Spark needs no jar.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from icecore.errors import ConfigurationError, StorageError
-from icecore.spark.jobs.files import JobFile, JobFolder
-from icecore.spark.jobs.ledger import Step
+from icecore.spark.runs.commits import step_name
+from icecore.spark.runs.folder import JobFile, JobFolder
 
 STEP: Final = "step"
 """The column that the folders of steps make."""
@@ -48,77 +48,75 @@ def uri_of(path: str) -> str:
     )
 
 
-def bring_up(
-    folder: JobFolder,
-    table: str,
-    fields: StructType,
-    partition_by: Sequence[str],
-    done: Sequence[Step],
-) -> int:
-    """Commit each step that is done and not in the log yet: how many those were.
+class DeltaLog:
+    """``CommitLog`` of Delta. The first commit makes it.
 
     Args:
         folder: Of the job.
         table: The name of the table's folder in it.
         fields: Columns of its files and of its folders, but the step.
         partition_by: Columns that make folders.
-        done: Notes of the steps that are done.
 
     Raises:
-        StorageError: The log can't be read or written.
+        StorageError: It can't be read or written.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
 
-    whole = StructType([*fields.fields, StructField(STEP, IntegerType())])
-    try:
-        log = DeltaTable.create(
-            uri_of(folder.under(table)),
-            to_arrow_schema(whole, timezone="UTC"),
-            mode="ignore",
-            partition_by=[STEP, *partition_by],
-        )
-        known = log.transaction_version(_APP)
-        first = 0 if known is None else known + 1
-        for number in range(first, len(done)):
-            files = files_of(folder, f"{table}/{STEP}={number:06}", done[number])
-            _commit(log, files, [STEP, *partition_by], number)
-            log.update_incremental()  # else the next commit takes this one for a rival's
-    except (DeltaError, OSError) as error:
-        raise StorageError(f"the Delta log of {folder.under(table)}: {error}") from error
-    return len(done) - first
+    def __init__(
+        self, folder: JobFolder, table: str, fields: StructType, partition_by: Sequence[str]
+    ) -> None:
+        from deltalake import DeltaTable
 
+        self._table = folder.under(table)
+        self._partition_by = [STEP, *partition_by]
+        whole = StructType([*fields.fields, StructField(STEP, IntegerType())])
+        with self._explained():
+            self._log = DeltaTable.create(
+                uri_of(self._table),
+                to_arrow_schema(whole, timezone="UTC"),
+                mode="ignore",
+                partition_by=self._partition_by,
+            )
 
-def files_of(folder: JobFolder, place: str, noted: Step) -> list[JobFile]:
-    """The files of a step: those that its note names, or in notes of before, all that are there."""
-    if "files" not in noted:
-        return list(folder.files(place))
-    return [JobFile(*each) for each in noted["files"][place]]
+    def last(self) -> int | None:
+        """See ``CommitLog``."""
+        with self._explained():
+            return self._log.transaction_version(_APP)
 
+    def commit(self, number: int, files: Sequence[JobFile]) -> None:
+        """See ``CommitLog``."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction
 
-def _commit(log: Any, files: Sequence[JobFile], partition_by: list[str], number: int) -> None:
-    from deltalake import CommitProperties, Transaction
-    from deltalake.transaction import AddAction
+        added: list[Any] = [
+            AddAction(
+                f"{step_name(number)}/{each.path}",
+                each.size_bytes,
+                values_of(f"{STEP}={number}/{each.path}", self._partition_by),
+                each.modified_ms,
+                True,
+                "{}",
+            )
+            for each in files
+            if each.path.endswith(".parquet")
+        ]
+        with self._explained():
+            self._log.create_write_transaction(
+                added,
+                mode="append",
+                schema=self._log.schema(),
+                partition_by=self._partition_by,
+                commit_properties=CommitProperties(app_transactions=[Transaction(_APP, number)]),
+            )
+            self._log.update_incremental()  # else the next commit takes this one for a rival's
 
-    added = [
-        AddAction(
-            f"{STEP}={number:06}/{each.path}",
-            each.size_bytes,
-            values_of(f"{STEP}={number}/{each.path}", partition_by),
-            each.modified_ms,
-            True,
-            "{}",
-        )
-        for each in files
-        if each.path.endswith(".parquet")
-    ]
-    log.create_write_transaction(
-        added,
-        mode="append",
-        schema=log.schema(),
-        partition_by=partition_by,
-        commit_properties=CommitProperties(app_transactions=[Transaction(_APP, number)]),
-    )
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"the Delta log of {self._table}: {error}") from error
 
 
 def values_of(path: str, partition_by: Sequence[str]) -> dict[str, str | None]:

@@ -1,11 +1,11 @@
 """JSON values as a table: partitioned Parquet, and a quarantine for what does not parse.
 
-Each step reads a range of offsets and makes one folder of the table and, where something does not
-parse, one of the quarantine. Each appears when it is whole. The first run fixes the schema.
+Which steps there are, and what becomes of them, is in ``icecore.spark.runs.export``; here Spark
+reads one and writes it.
 """
 
 from argparse import Namespace
-from typing import Any, Final
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,13 +13,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.observation import Observation
 from pyspark.sql.types import StringType, StructField, StructType
 
-from icecore.errors import ConfigurationError, ConflictError
+from icecore.errors import ConfigurationError
 from icecore.spark.columns import SCHEMA
 from icecore.spark.jobs import delta, steps
-from icecore.spark.jobs.files import JobFolder
-from icecore.spark.jobs.ledger import JobLedger, Step
-from icecore.spark.jobs.report import Report, Watch
+from icecore.spark.jobs.files import folder_of
+from icecore.spark.jobs.watch import Watch
 from icecore.spark.plan import Snapshot
+from icecore.spark.runs.commits import CommitLog
+from icecore.spark.runs.export import QUARANTINE, TABLE, ExportRun, Fields, StepWork
+from icecore.spark.runs.offsets import Offsets
+from icecore.spark.runs.report import Report
 
 PLACES: Final = {
     "record_partition": "partition",
@@ -38,100 +41,77 @@ def export(spark: SparkSession, arguments: Namespace, report: Report) -> None:
         ConfigurationError: The folder is another job's, or the schema is wrong.
         IcecoreError: The topic can't be read.
     """
-    metrics = report.metrics
-    snapshot = steps.snapshot_of(arguments.bootstrap, arguments.topic)
-    metrics.topic_id = snapshot.topic_id.hex()
-    folder = JobFolder(spark, arguments.to)
-    metrics.output = folder.under("table")
-    settings = {
-        "job": "export",
-        "topic": arguments.topic,
-        "topic_id": metrics.topic_id,
-        "partition_by": arguments.partition_by,
-        "format": arguments.format,
-    }
-    if arguments.format == "delta":
-        delta.check(folder)
-    kept = JobLedger(folder, settings).kept("fields")
-    fields = _fields(spark, arguments, report, kept, snapshot)
-    ledger = JobLedger(folder, {**settings, "fields": fields.toDDL()})
-    ledger.check()
-    done = [] if ledger.is_new else ledger.done()
-    metrics.steps_found_done = len(done)
-    begun = None if ledger.is_new else ledger.planned(len(done))
-    before = done[-1]["end_offsets"] if done else steps.NOTHING
-    starts, ends = steps.left(snapshot, before, may_lose=arguments.allow_data_loss)
-    steps.note_range(metrics, starts, ends)
-    report.note(f"{steps.count(snapshot, starts, ends):,} records are not exported yet")
-    if arguments.dry_run:
-        report.note(f"columns: {fields.toDDL()}")
-        metrics.status = "planned"
-        return
-    ledger.open()
-    ledger.publish_all(done)
-    if begun is not None:
-        report.note("an earlier run has not finished a step: that one first")
-        done.append(_make(spark, arguments, report, ledger, len(done), begun))
-        reached = done[-1]["end_offsets"]
-        starts, ends = steps.left(snapshot, reached, may_lose=arguments.allow_data_loss)
-    for start, end in steps.cut(snapshot, starts, ends, arguments.step_records):
-        plan = ledger.plan(len(done), {"start_offsets": start, "end_offsets": end})
-        if plan["end_offsets"] != end:
-            raise ConflictError(f"another run writes to {folder.path}: wait for its end")
-        done.append(_make(spark, arguments, report, ledger, len(done), plan))
-    if arguments.format == "delta":
-        _commit(ledger, arguments, report, done)
-    ledger.clean()
-    metrics.status = "done"
+    ExportRun(SparkExport(spark, arguments, report), arguments, report).perform()
 
 
-def _commit(ledger: JobLedger, arguments: Namespace, report: Report, done: list[Step]) -> None:
-    fields = parsed_schema(ledger.settings["fields"])
-    names = {ours: SCHEMA[theirs].dataType for ours, theirs in PLACES.items()}
-    places = [StructField(name, kind) for name, kind in names.items()]
-    columns = StructType([*places, *fields.fields])
-    count = delta.bring_up(ledger.folder, "table", columns, arguments.partition_by, done)
-    report.note(f"{count} steps were committed to the Delta log")
+class SparkExport:
+    """``ExportEngine`` of Spark.
 
+    Args:
+        spark: The session.
+        arguments: Of the job.
+        report: Of the run.
 
-def _make(
-    spark: SparkSession,
-    arguments: Namespace,
-    report: Report,
-    ledger: JobLedger,
-    number: int,
-    plan: Step,
-) -> Step:
-    """One step: its rows, and its quarantine where there is something for it."""
-    starts, ends = plan["start_offsets"], plan["end_offsets"]
-    folder, staged = ledger.folder, ledger.staging()
-    topic_id = ledger.settings["topic_id"]
-    fields = parsed_schema(ledger.settings["fields"])
-    rows = parsed(steps.read_step(spark, arguments, topic_id, starts, ends), fields)
-    seen = Observation()
-    bad = F.count_if(F.col(_BAD).isNotNull()).alias("bad")
-    writing = rows.observe(seen, F.count("*").alias("records"), bad).where(F.col(_BAD).isNull())
-    table = writing.select(*PLACES, "fields.*").write
-    if arguments.partition_by:
-        table = table.partitionBy(*arguments.partition_by)
-    with Watch(spark, report, f"step {number}"):
-        table.parquet(folder.under(f"{staged}/table"))
-        counts = seen.get
-        if counts["bad"]:
-            unparsed = rows.where(F.col(_BAD).isNotNull())
-            kept = unparsed.select(*PLACES, F.col("value"), F.col(_BAD).alias("reason"))
-            kept.write.parquet(folder.under(f"{staged}/quarantine"))
-    name = f"step={number:06}"
-    places = {"table": f"table/{name}", "quarantine": f"quarantine/{name}"}
-    facts = {**plan, "records": counts["records"], "quarantined": counts["bad"]}
-    noted = ledger.finish(number, facts, staged, places)
-    metrics = report.metrics
-    steps.note_range(metrics, starts, ends)
-    metrics.records_read += counts["records"]
-    metrics.records_quarantined += counts["bad"]
-    metrics.records_written += counts["records"] - counts["bad"]
-    metrics.steps_done += 1
-    return noted
+    Raises:
+        ConfigurationError: Spark can't write there.
+    """
+
+    def __init__(self, spark: SparkSession, arguments: Namespace, report: Report) -> None:
+        self._spark = spark
+        self._arguments = arguments
+        self._report = report
+        self.folder = folder_of(spark, arguments.to)
+
+    def check(self) -> None:
+        """See ``ExportEngine``."""
+        if self._arguments.format == "delta":
+            delta.check(self.folder)
+
+    def snapshot(self) -> Snapshot:
+        """See ``ExportEngine``."""
+        return steps.snapshot_of(self._arguments.bootstrap, self._arguments.topic)
+
+    def parse(self, ddl: str) -> Fields:
+        """See ``ExportEngine``."""
+        found = parsed_schema(ddl)
+        return Fields(found.toDDL(), tuple(found.fieldNames()))
+
+    def infer(self, topic_id: str, starts: Offsets, ends: Offsets) -> str:
+        """See ``ExportEngine``."""
+        records = steps.read_step(self._spark, self._arguments, topic_id, starts, ends)
+        values = records.select(F.col("value").cast("string"))
+        texts = values.where("value is not null and is_valid_utf8(value)")
+        found = self._spark.read.option("mode", "DROPMALFORMED").json(
+            texts.rdd.map(lambda row: row[0])
+        )
+        return found.schema.toDDL()
+
+    def make(self, work: StepWork) -> tuple[int, int]:
+        """See ``ExportEngine``."""
+        folder, arguments = self.folder, self._arguments
+        read = steps.read_step(self._spark, arguments, work.topic_id, work.starts, work.ends)
+        rows = parsed(read, parsed_schema(work.fields))
+        seen = Observation()
+        bad = F.count_if(F.col(_BAD).isNotNull()).alias("bad")
+        writing = rows.observe(seen, F.count("*").alias("records"), bad)
+        table = writing.where(F.col(_BAD).isNull()).select(*PLACES, "fields.*").write
+        if arguments.partition_by:
+            table = table.partitionBy(*arguments.partition_by)
+        with Watch(self._spark, self._report, f"step {work.number}"):
+            table.parquet(folder.under(f"{work.staged}/{TABLE}"))
+            counts = seen.get
+            if counts["bad"]:
+                unparsed = rows.where(F.col(_BAD).isNotNull())
+                kept = unparsed.select(*PLACES, F.col("value"), F.col(_BAD).alias("reason"))
+                kept.write.parquet(folder.under(f"{work.staged}/{QUARANTINE}"))
+        return counts["records"], counts["bad"]
+
+    def log(self, fields: str) -> CommitLog:
+        """See ``ExportEngine``."""
+        names = {ours: SCHEMA[theirs].dataType for ours, theirs in PLACES.items()}
+        places = [StructField(name, kind) for name, kind in names.items()]
+        columns = StructType([*places, *parsed_schema(fields).fields])
+        return delta.DeltaLog(self.folder, TABLE, columns, self._arguments.partition_by)
 
 
 def parsed(records: DataFrame, fields: StructType) -> DataFrame:
@@ -178,36 +158,3 @@ def parsed_schema(text: str) -> StructType:
     if taken:
         raise ConfigurationError(f"--schema can't have a column {min(taken)}: the job adds it")
     return found
-
-
-def _fields(
-    spark: SparkSession,
-    arguments: Namespace,
-    report: Report,
-    kept: Any,
-    snapshot: Snapshot,
-) -> StructType:
-    """The columns: as told, as the first run had them, or as the first values look."""
-    if arguments.schema:
-        fields = parsed_schema(arguments.schema)
-    elif isinstance(kept, str):
-        fields = parsed_schema(kept)
-    else:
-        starts, ends = steps.left(snapshot, steps.NOTHING, may_lose=True)
-        first = next(steps.cut(snapshot, starts, ends, arguments.infer_records), None)
-        if first is None:
-            raise ConfigurationError("the topic is empty: say its columns by --schema")
-        values = steps.read_step(spark, arguments, report.metrics.topic_id, *first).select(
-            F.col("value").cast("string")
-        )
-        found = spark.read.option("mode", "DROPMALFORMED").json(
-            values.where("value is not null and is_valid_utf8(value)").rdd.map(lambda row: row[0])
-        )
-        fields = parsed_schema(found.schema.toDDL())
-        report.note(f"columns were inferred from {steps.count(snapshot, *first):,} records")
-    missing = [name for name in arguments.partition_by if name not in fields.fieldNames()]
-    if missing:
-        raise ConfigurationError(
-            f"--partition-by names {missing[0]}; columns are {', '.join(fields.fieldNames())}"
-        )
-    return fields

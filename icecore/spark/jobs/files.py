@@ -3,29 +3,27 @@
 Spark's own file systems are asked, so a job needs no credentials but those of Spark.
 """
 
-import json
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
+from uuid import uuid4
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from icecore.errors import ConfigurationError, StorageError
+from icecore.spark.runs.folder import JobFile, JobFolder
 
 
-class JobFile(NamedTuple):
-    """One that a folder, or one below it, has."""
-
-    path: str
-    """Below the folder."""
-    size_bytes: int
-    modified_ms: int
+def folder_of(spark: SparkSession, path: str) -> JobFolder:
+    """The folder of a job. Raises ConfigurationError: Spark can't write there."""
+    return JobFolder(SparkFiles(spark, path))
 
 
-class JobFolder:
-    """A folder that Spark can write to.
+class SparkFiles:
+    """``icecore.spark.runs.folder.Files`` where Spark can write.
 
     Args:
         spark: A classic session; Spark Connect has no file systems to lend.
@@ -50,18 +48,14 @@ class JobFolder:
         except Exception as error:
             raise ConfigurationError(f"Spark can't write to {path}: {_reason(error)}") from error
         self.path = str(self._system.makeQualified(at).toString())
-        self._scheme = self.path.partition(":")[0]
-
-    def under(self, name: str) -> str:
-        """The path of something in it."""
-        return f"{self.path}/{name}"
+        self._is_local = self.path.partition(":")[0] == "file"
 
     def exists(self, name: str) -> bool:
-        """Return whether it has such a file or folder."""
+        """See ``Files``."""
         return bool(self._system.exists(self._at(name)))
 
     def names(self, name: str) -> list[str]:
-        """Return the names of all entries of a subfolder; none when there is no such subfolder."""
+        """See ``Files``."""
         if not self.exists(name):
             return []
         return sorted(
@@ -69,7 +63,7 @@ class JobFolder:
         )
 
     def files(self, name: str) -> Iterator[JobFile]:
-        """All files below a folder of it; none when there is no such folder."""
+        """See ``Files``."""
         if not self.exists(name):
             return
         root = f"{self._system.makeQualified(self._at(name)).toString()}/"
@@ -79,79 +73,48 @@ class JobFolder:
             path = str(each.getPath().toString()).removeprefix(root)
             yield JobFile(path, int(each.getLen()), int(each.getModificationTime()))
 
-    def newest_ms(self, name: str) -> int:
-        """Return when something below a folder was last written."""
-        whole = int(self._system.getFileStatus(self._at(name)).getModificationTime())
-        return max((each.modified_ms for each in self.files(name)), default=whole)
+    def idle_ms(self, name: str) -> int:
+        """See ``Files``. Another run may move or remove it at any moment."""
+        try:
+            whole = int(self._system.getFileStatus(self._at(name)).getModificationTime())
+            newest = max((each.modified_ms for each in self.files(name)), default=whole)
+        except Py4JError:
+            if self.exists(name):
+                raise
+            return 0
+        return int(time.time() * 1000) - newest
 
     def delete(self, name: str) -> None:
-        """A file, or a folder and all that is in it; nothing when it is not there."""
+        """See ``Files``."""
         self._system.delete(self._at(name), True)
 
     def delete_empty(self, name: str) -> None:
-        """A folder, unless something is in it."""
+        """See ``Files``."""
         with suppress(Py4JError):
             self._system.delete(self._at(name), False)
 
-    def try_move(self, source: str, target: str) -> None:
-        """Move a folder to where nothing is, unless somebody does the same meanwhile."""
-        self._system.mkdirs(self._at(target).getParent())
-        with suppress(Py4JError):  # it is gone: who looks what is there finds out
-            self._system.rename(self._at(source), self._at(target))
+    def move(self, source: str, target: str) -> bool:
+        """See ``Files``."""
+        try:
+            self._system.mkdirs(self._at(target).getParent())
+            return bool(self._system.rename(self._at(source), self._at(target)))
+        except Py4JError as error:
+            raise StorageError(f"{self._at(source).toString()} stays: {_reason(error)}") from error
 
-    def copy(self, source: str, target: str) -> None:
-        """Copy a file, unless it has come to its place meanwhile.
-
-        Raises:
-            StorageError: It is neither here nor there.
-        """
+    def copy(self, source: str, target: str) -> str:
+        """See ``Files``."""
         util, configuration = self._jvm.org.apache.hadoop.fs.FileUtil, self._system.getConf()
         at = [self._system, self._at(source), self._system, self._at(target)]
         try:
             is_done = util.copy(*at, False, True, configuration)
         except Py4JError as error:
-            is_done, why = False, _reason(error)
-        else:
-            why = "the file system refuses"
-        if not is_done and not self.exists(target):
-            raise StorageError(
-                f"{self.under(source)} could not be moved to {self.under(target)}: {why}"
-            )
+            return _reason(error)
+        return "" if is_done else "the file system refuses"
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """Raises StorageError: It is no JSON object."""
-        stream = self._system.open(self._at(name))
-        try:
-            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise StorageError(f"{self.under(name)} is damaged: it is no JSON object")
-        return found
-
-    def write_json(self, name: str, value: object) -> bool:
-        """Write it whole or not at all; False when there is one already."""
-        if self.exists(name):
-            return False
-        unfinished = f"{name}.{self._jvm.java.util.UUID.randomUUID().toString()}.tmp"
-        stream = self._system.create(self._at(unfinished), True)
-        try:
-            stream.write(bytearray(json.dumps(value, indent=1).encode()))
-        finally:
-            stream.close()
-        is_ours = self._link(unfinished, name) if self._scheme == "file" else None
-        if is_ours is None:
-            is_ours = bool(self._system.rename(self._at(unfinished), self._at(name)))
-        self.delete(unfinished)
-        return is_ours
-
-    def _link(self, source: str, target: str) -> bool | None:
-        """Give a local file another name, because a local file would be moved over another one;
-        False when the name is taken, None when the disk knows no such links."""
+    def link(self, source: str, target: str) -> bool | None:
+        """See ``Files``. A local file would be moved over another one."""
+        if not self._is_local:
+            return None
         to, of = (
             self._jvm.java.io.File(self._at(name).toUri().getPath()).toPath()
             for name in (target, source)
@@ -162,8 +125,28 @@ class JobFolder:
             return False if self.exists(target) else None
         return True
 
+    def read(self, name: str) -> str:
+        """See ``Files``."""
+        stream = self._system.open(self._at(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def create(self, name: str, text: str) -> None:
+        """See ``Files``."""
+        stream = self._system.create(self._at(name), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def new_name(self) -> str:
+        """See ``Files``."""
+        return uuid4().hex
+
     def _at(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.under(name))
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.path}/{name}" if name else self.path)
 
 
 def _reason(error: Exception) -> str:

@@ -14,9 +14,11 @@ from pyspark.sql.observation import Observation
 
 from icecore.spark.columns import SCHEMA
 from icecore.spark.jobs import steps
-from icecore.spark.jobs.files import JobFolder
-from icecore.spark.jobs.ledger import JobLedger, Step
-from icecore.spark.jobs.report import Report, Watch
+from icecore.spark.jobs.files import folder_of
+from icecore.spark.jobs.watch import Watch
+from icecore.spark.runs import offsets
+from icecore.spark.runs.ledger import JobLedger, Step
+from icecore.spark.runs.report import Report
 
 KEPT: Final = 2
 """Versions that stay."""
@@ -33,17 +35,17 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     snapshot = steps.snapshot_of(arguments.bootstrap, arguments.topic)
     metrics.topic_id = snapshot.topic_id.hex()
     ledger = JobLedger(
-        JobFolder(spark, arguments.to),
+        folder_of(spark, arguments.to),
         {"job": "latest", "topic": arguments.topic, "topic_id": metrics.topic_id},
     )
     ledger.check()
     done = [] if ledger.is_new else ledger.done()
     metrics.steps_found_done = len(done)
     begun = None if ledger.is_new else ledger.planned(len(done))
-    before = done[-1]["end_offsets"] if done else steps.NOTHING
-    starts, ends = steps.left(snapshot, before, may_lose=arguments.allow_data_loss)
-    steps.note_range(metrics, starts, ends)
-    report.note(f"{steps.count(snapshot, starts, ends):,} records are new since the last version")
+    before = done[-1]["end_offsets"] if done else offsets.NOTHING
+    starts, ends = offsets.left(snapshot, before, may_lose=arguments.allow_data_loss)
+    offsets.note_range(metrics, starts, ends)
+    report.note(f"{offsets.count(snapshot, starts, ends):,} records are new since the last version")
     if arguments.dry_run:
         metrics.status = "planned"
         metrics.output = ledger.folder.under(_version(len(done)))
@@ -53,10 +55,10 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     if begun is not None:
         report.note("an earlier run has not finished its version: that one first")
         done.append(_make(spark, arguments, report, ledger, done, begun))
-        starts, ends = steps.left(
+        starts, ends = offsets.left(
             snapshot, done[-1]["end_offsets"], may_lose=arguments.allow_data_loss
         )
-    if steps.count(snapshot, starts, ends) or not done:
+    if offsets.count(snapshot, starts, ends) or not done:
         plan = ledger.plan(len(done), {"start_offsets": starts, "end_offsets": ends})
         done.append(_make(spark, arguments, report, ledger, done, plan))
     ledger.clean()
@@ -87,7 +89,7 @@ def _make(
     noted = ledger.finish(len(done), facts, staged, {"": version})
     for number in range(len(done) + 1 - KEPT):
         ledger.folder.delete(_version(number))
-    steps.note_range(report.metrics, starts, ends)
+    offsets.note_range(report.metrics, starts, ends)
     report.metrics.records_read += read.get["records"]
     report.metrics.records_written = facts["rows"]
     report.metrics.steps_done += 1

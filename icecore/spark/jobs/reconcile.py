@@ -19,8 +19,10 @@ from icecore.blocking import Admin
 from icecore.errors import ConfigurationError
 from icecore.model import Segment, SegmentState
 from icecore.spark.jobs import steps
-from icecore.spark.jobs.report import Report, Watch
+from icecore.spark.jobs.watch import Watch
 from icecore.spark.plan import PartitionSnapshot, Snapshot
+from icecore.spark.runs import offsets
+from icecore.spark.runs.report import Report
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S
 
 BLOCK: Final = 65_536
@@ -50,14 +52,14 @@ def reconcile(spark: SparkSession, arguments: Namespace, report: Report) -> None
     metrics.topic_id = snapshot.topic_id.hex()
     with Admin(arguments.bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
         segments = admin.list_segments(arguments.topic)
-    starts, ends = steps.left(snapshot, steps.NOTHING, may_lose=True)
-    steps.note_range(metrics, starts, ends)
+    starts, ends = offsets.left(snapshot, offsets.NOTHING, may_lose=True)
+    offsets.note_range(metrics, starts, ends)
     for problem in problems_of(snapshot, segments):
         report.finding(problem)
     lost = skipped_spans(segments)
     tiered = {number: tiered_spans(each) for number, each in snapshot.partitions.items()}
     records = sum(high - low for spans in tiered.values() for low, high in spans)
-    report.note(f"{steps.count(snapshot, starts, ends):,} records, {records:,} of them tiered")
+    report.note(f"{offsets.count(snapshot, starts, ends):,} records, {records:,} of them tiered")
     files = _table_files(arguments, snapshot) if arguments.table and records else []
     if arguments.dry_run:
         metrics.status = "planned"

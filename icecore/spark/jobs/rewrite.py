@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from icecore.blocking import Admin
 from icecore.client.admin.tiering import MergeGroup
 from icecore.errors import InvalidRequestError, TopicRecreatedError
-from icecore.spark.jobs.report import Report, Watch
+from icecore.spark.jobs.watch import Watch
+from icecore.spark.runs.report import Report
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S
 
 MERGE_TIMEOUT_S = 1_800.0

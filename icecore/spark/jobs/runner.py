@@ -14,8 +14,8 @@ from icecore.spark.jobs.backfill import backfill
 from icecore.spark.jobs.export import export
 from icecore.spark.jobs.latest import latest
 from icecore.spark.jobs.reconcile import reconcile
-from icecore.spark.jobs.report import Report
 from icecore.spark.jobs.rewrite import rewrite
+from icecore.spark.runs.report import Report
 
 Job = Callable[[SparkSession, Namespace, Report], None]
 JOBS: Final[Mapping[str, Job]] = {

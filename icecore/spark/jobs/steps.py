@@ -1,89 +1,21 @@
-"""Which offsets a job reads next: from where the last step ended to what there is now."""
+"""Asks a cluster what a topic has, and reads the records of a step with Spark."""
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icecore.blocking import Admin
-from icecore.errors import OffsetOutOfRangeError
-from icecore.spark.admission import by_records
-from icecore.spark.jobs.report import Metrics
 from icecore.spark.plan import Snapshot
+from icecore.spark.runs.offsets import step_options
 from icecore.spark.session import read
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S, take_snapshot
-
-Offsets = dict[str, int]
-"""Offsets by partition, as they stand in JSON."""
-NOTHING: Final[Offsets] = {}
 
 
 def snapshot_of(bootstrap: str, topic: str, *, with_segments: bool = False) -> Snapshot:
     """The topic as it is now. Raises IcecoreError."""
     with Admin(bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
         return take_snapshot(admin, topic, with_segments=with_segments)
-
-
-def left(
-    snapshot: Snapshot, before: Mapping[str, int], *, may_lose: bool
-) -> tuple[Offsets, Offsets]:
-    """From where to where a job that has come as far as ``before`` goes on.
-
-    Raises:
-        OffsetOutOfRangeError: Records that it has not read are gone, or the log ends before what it
-            has read, and ``may_lose`` is not set.
-    """
-    starts: Offsets = {}
-    for number, partition in snapshot.partitions.items():
-        first = partition.log_start_offset
-        end = max(first, partition.high_watermark)
-        start = before.get(str(number), first)
-        if start > end and not may_lose:
-            raise OffsetOutOfRangeError(
-                f"{snapshot.topic}/{number} ends at offset {end}, and this job has read up to "
-                f"{start}: records were lost. Give the job a new "
-                "output; with --allow-data-loss it goes on at the end",
-                high_watermark=end,
-            )
-        if start < first and not may_lose:
-            raise OffsetOutOfRangeError(
-                f"{snapshot.topic}/{number}: offsets {start} to {first} were deleted before this "
-                "job read them; with --allow-data-loss it goes on behind them",
-                log_start_offset=first,
-            )
-        starts[str(number)] = min(max(start, first), end)
-    ends = {
-        str(number): max(starts[str(number)], each.high_watermark)
-        for number, each in snapshot.partitions.items()
-    }
-    return starts, ends
-
-
-def cut(
-    snapshot: Snapshot, starts: Offsets, ends: Offsets, records_max: int
-) -> Iterator[tuple[Offsets, Offsets]]:
-    """The same in steps of at most so many records."""
-    target = _numbered(ends)
-    at = _numbered(starts)
-    while at != target:
-        until = by_records(snapshot, at, target, records_max)
-        yield _texts(at), _texts(until)
-        at = until
-
-
-def count(snapshot: Snapshot, starts: Mapping[str, int], ends: Mapping[str, int]) -> int:
-    """Records from here to there."""
-    return sum(
-        snapshot.partitions[int(number)].records(starts[number], end)
-        for number, end in ends.items()
-    )
-
-
-def note_range(metrics: Metrics, starts: Mapping[str, int], ends: Mapping[str, int]) -> None:
-    """Widen what a run says that it reads."""
-    metrics.start_offsets = dict(starts) | metrics.start_offsets
-    metrics.end_offsets = metrics.end_offsets | dict(ends)
 
 
 def read_step(
@@ -95,15 +27,14 @@ def read_step(
     *,
     through_nodes: bool = False,
 ) -> DataFrame:
-    """The records of a step. Partitions that were added since it was planned are left out.
+    """The records of a step.
 
     Args:
         spark: The session.
         arguments: Of the job.
-        topic_id: Of the topic that the job has begun with, as hex digits: offsets are those of one
-            topic, and another one of its name has other records there.
-        starts: By partition.
-        ends: Likewise, exclusive.
+        topic_id: As ``step_options`` takes it.
+        starts: Likewise.
+        ends: Likewise.
         through_nodes: Have nodes serve all of it, whatever else could.
 
     Raises:
@@ -112,22 +43,10 @@ def read_step(
     """
     with Admin(arguments.bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
         numbers = admin.list_offsets(arguments.topic, "latest")
-    options: dict[str, Any] = {
-        "startingOffsets": json.dumps({str(n): starts.get(str(n), "earliest") for n in numbers}),
-        "endingOffsets": json.dumps({str(n): ends.get(str(n), "earliest") for n in numbers}),
-        "topicId": topic_id,
-        "failOnDataLoss": str(not arguments.allow_data_loss).lower(),
-    }
+    may_lose = arguments.allow_data_loss
+    options: dict[str, Any] = {**step_options(numbers, topic_id, starts, ends, may_lose=may_lose)}
     if not through_nodes:
         where: dict[str, Any] = {"bootstrap": arguments.bootstrap, "tiered": "files-or-nodes"}
         return read(spark, arguments.topic, **where, **options)
     options |= {"topic": arguments.topic, "bootstrap": arguments.bootstrap}
     return spark.read.format("icecore").options(**options).load()
-
-
-def _numbered(offsets: Offsets) -> dict[int, int]:
-    return {int(number): offset for number, offset in offsets.items()}
-
-
-def _texts(offsets: Mapping[int, int]) -> Offsets:
-    return {str(number): offset for number, offset in sorted(offsets.items())}

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import UnknownTopicError
+from icecore.errors import TopicRecreatedError, UnknownTopicError
 from icecore.model import Segment, SegmentState
 from icecore.spark.plan import PartitionSnapshot, Snapshot
 from icecore.spark.snapshot import offsets_since, take_snapshot
@@ -41,7 +41,7 @@ class Growing:
 
     def list_offsets(self, _: str, position: object, *__: object) -> Any:
         offset = 0 if position == "earliest" else self.offset
-        return {0: SimpleNamespace(offset=offset)}
+        return {0: SimpleNamespace(offset=offset, topic_id=b"t" * 16)}
 
     def describe_topics(self, _: object) -> Any:
         partition = SimpleNamespace(partition=0, length_bytes=150, left_out=((3, 5),))
@@ -68,6 +68,42 @@ def test_a_tail_ends_at_the_high_watermark_of_the_snapshot() -> None:
     assert [(each.base_offset, each.end_offset) for each in found.segments] == [(0, 10), (10, 14)]
     assert [each.length_bytes for each in found.segments] == [100, 50]
     assert found.spans(0, 14) == [(0, 3), (5, 14)] and found.records(0, 14) == 12
+
+
+class MadeAgain(Growing):
+    """An ``Admin`` of a topic that is made again from a certain call on."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(14)
+        self.left = calls
+
+    def topic_id(self) -> bytes:
+        self.left -= 1
+        return (b"t" if self.left >= 0 else b"u") * 16
+
+    def list_offsets(self, name: str, position: object, *others: object) -> Any:
+        found = super().list_offsets(name, position, *others)
+        return {0: SimpleNamespace(offset=found[0].offset, topic_id=self.topic_id())}
+
+    def describe_topics(self, name: object) -> Any:
+        (found,) = super().describe_topics(name)
+        found.topic_id = self.topic_id()
+        return [found]
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_offsets_of_an_earlier_topic_are_not_taken_for_those_of_the_next_one(calls: int) -> None:
+    with pytest.raises(TopicRecreatedError, match="topic t was deleted and made again meanwhile"):
+        take_snapshot(cast(Any, MadeAgain(calls)), "t", with_segments=False)
+    snapshot = take_snapshot(cast(Any, MadeAgain(0)), "t", with_segments=False)
+    assert snapshot.topic_id == b"u" * 16
+
+
+def test_times_are_not_looked_up_in_another_topic() -> None:
+    snapshot = Snapshot("t", b"t" * 16, {0: PartitionSnapshot(3, 14)})
+    assert offsets_since(cast(Any, MadeAgain(1)), snapshot, 1_000) == {0: 14}
+    with pytest.raises(TopicRecreatedError, match="topic t was deleted and made again meanwhile"):
+        offsets_since(cast(Any, MadeAgain(0)), snapshot, 1_000)
 
 
 def test_a_record_behind_the_snapshot_begins_no_read() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from icecore.errors import ConfigurationError
 from icecore.spark.jobs.__main__ import run
 from icecore.spark.jobs.arguments import parse, settings
-from icecore.spark.jobs.report import Report, json_schema
+from icecore.spark.runs.report import Report, json_schema
 
 RUN = """
 import runpy, sys

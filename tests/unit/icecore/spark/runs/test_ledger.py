@@ -7,25 +7,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from icecore.errors import ConflictError, StorageError
-from icecore.spark.jobs.delta import files_of
-from icecore.spark.jobs.files import JobFile, JobFolder
-from icecore.spark.jobs.ledger import JobLedger, Step
+from icecore.spark.runs.commits import files_of
+from icecore.spark.runs.folder import JobFile, JobFolder
+from icecore.spark.runs.ledger import JobLedger, Step
 
 DAY_S = 24 * 3600
 PLACES = {"table": "table/step=000000", "bad": "bad/step=000000"}
 
 
 class DiskFolder:
-    """Does with a disk what ``JobFolder`` does with the file systems of Spark."""
+    """Does with a disk what ``JobFolder`` does with other file systems."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
+
+    def new_name(self) -> str:
+        return uuid4().hex
 
     def under(self, name: str) -> str:
         return f"{self.path}/{name}"
@@ -45,9 +47,10 @@ class DiskFolder:
                 path = str(each.relative_to(self.at(name)))
                 yield JobFile(path, each.stat().st_size, int(each.stat().st_mtime * 1000))
 
-    def newest_ms(self, name: str) -> int:
+    def idle_ms(self, name: str) -> int:
         whole = int(self.at(name).stat().st_mtime * 1000)
-        return max((each.modified_ms for each in self.files(name)), default=whole)
+        newest = max((each.modified_ms for each in self.files(name)), default=whole)
+        return int(time.time() * 1000) - newest
 
     def delete(self, name: str) -> None:
         if self.at(name).is_file():

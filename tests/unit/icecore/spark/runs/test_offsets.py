@@ -3,8 +3,8 @@
 import pytest
 
 from icecore.errors import OffsetOutOfRangeError
-from icecore.spark.jobs.steps import left
 from icecore.spark.plan import PartitionSnapshot, Snapshot
+from icecore.spark.runs.offsets import left
 
 SNAPSHOT = Snapshot("t", bytes(16), {0: PartitionSnapshot(10, 100), 1: PartitionSnapshot(0, 0)})
 

@@ -10,13 +10,11 @@ made it, and the other one ends with an error. Where a store has no way to write
 there is none (S3A), two within the same instant could both believe so.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from uuid import uuid4
 
 from icecore.errors import ConfigurationError, ConflictError, StorageError, TopicRecreatedError
-from icecore.spark.jobs.files import JobFolder
+from icecore.spark.runs.folder import JobFolder
 
 VERSION: Final = 1
 FOLDER: Final = "_icecore"
@@ -125,7 +123,7 @@ class JobLedger:
 
     def staging(self) -> str:
         """A folder for results that are not finished; nobody else has it."""
-        return f"{_STAGING}/{uuid4().hex}"
+        return f"{_STAGING}/{self.folder.new_name()}"
 
     def finish(self, number: int, facts: Step, staged: str, places: Mapping[str, str]) -> Step:
         """Note a step as done, and move its result to its place: the note.
@@ -188,9 +186,8 @@ class JobLedger:
 
     def clean(self) -> None:
         """Remove results that were given up: those of others that nobody has touched for a day."""
-        oldest_ms = time.time() * 1000 - _STAGING_MS
         for name in self.folder.names(_STAGING):
-            if self.folder.newest_ms(f"{_STAGING}/{name}") < oldest_ms:
+            if self.folder.idle_ms(f"{_STAGING}/{name}") > _STAGING_MS:
                 self.folder.delete(f"{_STAGING}/{name}")
         self.folder.delete_empty(_STAGING)
 
