@@ -42,7 +42,7 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     done = [] if ledger.is_new else ledger.done()
     metrics.steps_found_done = len(done)
     begun = None if ledger.is_new else ledger.planned(len(done))
-    before = done[-1]["end_offsets"] if done else offsets.NOTHING
+    before = offsets.reached(done)
     starts, ends = offsets.left(snapshot, before, may_lose=arguments.allow_data_loss)
     offsets.note_range(metrics, starts, ends)
     report.note(f"{offsets.count(snapshot, starts, ends):,} records are new since the last version")
@@ -55,9 +55,8 @@ def latest(spark: SparkSession, arguments: Namespace, report: Report) -> None:
     if begun is not None:
         report.note("an earlier run has not finished its version: that one first")
         done.append(_make(spark, arguments, report, ledger, done, begun))
-        starts, ends = offsets.left(
-            snapshot, done[-1]["end_offsets"], may_lose=arguments.allow_data_loss
-        )
+        before = offsets.reached(done)
+        starts, ends = offsets.left(snapshot, before, may_lose=arguments.allow_data_loss)
     if offsets.count(snapshot, starts, ends) or not done:
         plan = ledger.plan(len(done), {"start_offsets": starts, "end_offsets": ends})
         done.append(_make(spark, arguments, report, ledger, done, plan))

@@ -115,8 +115,7 @@ class ExportRun:
         done = [] if ledger.is_new else ledger.done()
         metrics.steps_found_done = len(done)
         begun = None if ledger.is_new else ledger.planned(len(done))
-        before = done[-1]["end_offsets"] if done else offsets.NOTHING
-        starts, ends = self._left(snapshot, before)
+        starts, ends = self._left(snapshot, offsets.reached(done))
         offsets.note_range(metrics, starts, ends)
         report.note(f"{offsets.count(snapshot, starts, ends):,} records are not exported yet")
         if arguments.dry_run:
@@ -128,7 +127,7 @@ class ExportRun:
         if begun is not None:
             report.note("an earlier run has not finished a step: that one first")
             done.append(self._make(ledger, len(done), begun))
-            starts, ends = self._left(snapshot, done[-1]["end_offsets"])
+            starts, ends = self._left(snapshot, offsets.reached(done))
         for start, end in offsets.cut(snapshot, starts, ends, arguments.step_records):
             plan = ledger.plan(len(done), {"start_offsets": start, "end_offsets": end})
             if plan["end_offsets"] != end:

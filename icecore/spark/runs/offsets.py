@@ -14,10 +14,26 @@ Offsets = dict[str, int]
 NOTHING: Final[Offsets] = {}
 
 
+def reached(done: Iterable[Mapping[str, Offsets]]) -> Offsets:
+    """How far steps have come in each partition, also in those that a later step did not know: who
+    said how many there are may have been behind.
+
+    Args:
+        done: Notes of the steps, in their order.
+    """
+    found: Offsets = {}
+    for noted in done:
+        found |= noted["end_offsets"]
+    return found
+
+
 def left(
     snapshot: Snapshot, before: Mapping[str, int], *, may_lose: bool
 ) -> tuple[Offsets, Offsets]:
     """From where to where a job that has come as far as ``before`` goes on.
+
+    It never goes back. No offset is given out twice (R96), so what it has read further than a log
+    goes was lost, or who said the end of the log is behind: what comes next is beyond it.
 
     Raises:
         OffsetOutOfRangeError: Records that it has not read are gone, or the log ends before what it
@@ -32,7 +48,7 @@ def left(
             raise OffsetOutOfRangeError(
                 f"{snapshot.topic}/{number} ends at offset {end}, and this job has read up to "
                 f"{start}: records were lost. Give the job a new "
-                "output; with --allow-data-loss it goes on at the end",
+                "output; with --allow-data-loss it goes on behind them",
                 high_watermark=end,
             )
         if start < first and not may_lose:
@@ -41,7 +57,7 @@ def left(
                 "job read them; with --allow-data-loss it goes on behind them",
                 log_start_offset=first,
             )
-        starts[str(number)] = min(max(start, first), end)
+        starts[str(number)] = max(start, first)
     ends = {
         str(number): max(starts[str(number)], each.high_watermark)
         for number, each in snapshot.partitions.items()
