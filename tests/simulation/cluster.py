@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tests.simulation.directed_surplus import Copies
     from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
+    from tests.simulation.job_runs import Job
     from tests.simulation.lost_cluster import LostCluster
     from tests.simulation.restorer import Restorer
     from tests.simulation.sink_queries import SinkQuery
@@ -198,6 +199,7 @@ class World:
             | TieredTopic
             | RemadeTopic
             | SinkQuery
+            | Job
             | Copies
             | Restorer
         ] = []

@@ -23,6 +23,7 @@ from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_engines as engines
 from tests.simulation import mistakes_hand_over as hand_over
 from tests.simulation import mistakes_index as index
+from tests.simulation import mistakes_jobs as jobs
 from tests.simulation import mistakes_late as late
 from tests.simulation import mistakes_lookups as lookups
 from tests.simulation import mistakes_poison as poison
@@ -188,6 +189,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(sink.old_leaders_are_believed, "sink_asks_an_old_leader"),
     Mutant(sink.a_topic_without_a_note_is_taken, "sink_topic_is_made_again"),
     Mutant(sink.each_task_finds_its_topic, "sink_topic_is_made_again"),
+    Mutant(jobs.moved_before_they_are_noted, "exports_meet"),
+    Mutant(jobs.noted_before_their_files, "exports_are_killed"),
+    Mutant(jobs.begun_steps_are_forgotten, "exports_are_killed"),
+    Mutant(jobs.results_are_made_in_one_place, "exports_are_killed"),
+    Mutant(jobs.rival_notes_are_passed_over, "exports_meet"),
+    Mutant(jobs.noted_results_stay_aside, "exports_are_killed"),
+    Mutant(jobs.moves_are_believed, "exports_are_killed", 27),
+    Mutant(jobs.other_settings_are_taken, "exports_are_killed"),
+    Mutant(jobs.any_topic_of_the_name_is_read, "exports_lose_records"),
+    Mutant(jobs.offsets_of_any_topic_are_taken, "exports_lose_records", 3),
+    Mutant(jobs.gaps_are_passed_over, "exports_lose_records", 7),
+    Mutant(jobs.added_partitions_begin_at_their_end, "exports_lose_records", 6),
+    Mutant(jobs.commits_are_made_again, "exports_are_killed", 6),
+    Mutant(jobs.rows_have_another_name_each_time, "backfills_are_killed"),
+    Mutant(jobs.rows_go_to_any_topic_of_the_name, "backfills_are_killed", 54),
 )
 
 

@@ -24,6 +24,7 @@ from tests.simulation import (
     directed_deletion,
     directed_disks,
     directed_engines,
+    directed_jobs,
     directed_late,
     directed_lookups,
     directed_metadata,
@@ -230,6 +231,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_metadata.PLANS,
     **directed_clocks.PLANS,
     **directed_sink.PLANS,
+    **directed_jobs.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,

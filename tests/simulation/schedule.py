@@ -11,6 +11,7 @@ from tests.simulation import (
     directed_clocks,
     directed_deletion,
     directed_disks,
+    directed_jobs,
     directed_late,
     directed_lookups,
     directed_metadata,
@@ -68,6 +69,7 @@ COMPOSED = (
     *directed_surplus.KINDS,
     *directed_metadata.KINDS,
     *directed_sink.KINDS,
+    *directed_jobs.KINDS,
 )
 ALONE = faults_store.KINDS
 """Drawn by themselves, where nodes have an object store."""

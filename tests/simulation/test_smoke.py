@@ -47,6 +47,11 @@ def test_a_write_that_is_run_again_writes_nothing_twice(world: World) -> None:
     check(world)
 
 
+@each(turns.JOBS)
+def test_a_job_that_is_run_again_goes_on_where_it_was(world: World) -> None:
+    check(world)
+
+
 @each(turns.LOOKUPS)
 def test_look_ups_leave_nothing_out(world: World) -> None:
     check(world)

@@ -5,7 +5,7 @@ staged look-ups, mutants. One world of five runs twice and must take the same co
 rotation other ones do.
 """
 
-from tests.simulation import directed_lookups, directed_sink
+from tests.simulation import directed_jobs, directed_lookups, directed_sink
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.run import regressions
 from tests.support import rotation
@@ -39,6 +39,11 @@ SINKS: list[World] = [
     for scenario in directed_sink.PLANS
     for seed in rotation.fresh_seeds(f"simulation: {scenario} seeds", 1, 1)
 ]
+JOBS: list[World] = [
+    (scenario, seed)
+    for scenario in directed_jobs.PLANS
+    for seed in rotation.fresh_seeds(f"simulation: {scenario} seeds", 2, 2)
+]
 LOOKUPS: list[World] = rotation.take(
     "simulation: staged look-ups",
     [(scenario, 1) for scenario in directed_lookups.PLANS],
@@ -52,7 +57,7 @@ REGRESSIONS: list[World] = [
     )
     if world not in [*SMOKE, *SWARMS]  # a new seed of this number
 ]
-WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *SINKS, *LOOKUPS, *REGRESSIONS]
+WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *SINKS, *JOBS, *LOOKUPS, *REGRESSIONS]
 _TURNS = len(WORLDS) // -(-len(WORLDS) // TWICE_EACH)
 """Turns differ in length by one world, and also the shortest one has to have a fifth."""
 TWICE: list[World] = rotation.take(
