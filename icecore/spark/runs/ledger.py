@@ -162,13 +162,22 @@ class JobLedger:
             wanted = {name: size for name, size, _ in noted["files"][target]}
             if wanted and not self.folder.exists(target):
                 self.folder.try_move(staged, target)
-            there = {each.path: each.size_bytes for each in self.folder.files(target)}
-            for name, size in sorted(wanted.items()):  # of a move that was cut off, one by one
-                if there.get(name) != size:
+            there = self._sizes(target)
+            if lacking := sorted(wanted.items() - there.items()):  # a move was cut off: one by one
+                for name, _ in lacking:
                     self.folder.copy(f"{staged}/{name}", f"{target}/{name}")
+                there = self._sizes(target)
+            for name, _ in sorted(wanted.items() - there.items()):
+                raise StorageError(
+                    f"{self.folder.under(target)}/{name} is not whole, and a copy of it failed: "
+                    "start the job again"
+                )
             for name in sorted(there.keys() - wanted.keys()):  # of a run without a note
                 self.folder.delete(f"{target}/{name}")
         self.folder.delete(noted["staged"])
+
+    def _sizes(self, folder: str) -> dict[str, int]:
+        return {each.path: each.size_bytes for each in self.folder.files(folder)}
 
     def note_done(self, number: int, facts: Step) -> None:
         """From now on no run does this step again.

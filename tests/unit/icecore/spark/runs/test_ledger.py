@@ -183,6 +183,28 @@ def test_a_move_that_was_cut_off_is_finished_file_by_file(folder: DiskFolder) ->
     assert sorted(texts(folder)) == ["aa", "bb", "x"]
 
 
+def test_a_copy_that_failed_in_its_middle_is_not_taken_for_whole(folder: DiskFolder) -> None:
+    """Something is at its place, and ``JobFolder.copy`` can't know that it is half of it."""
+    run = ledger(folder)
+    staged = made(folder, run, "whole")
+    whole = f"{staged}/table/kind=a/part-whole.parquet"
+
+    def cut_off(source: str, target: str) -> None:
+        path = folder.at(f"{target}/kind=a/part-whole.parquet")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("wh")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "try_move", cut_off)
+        patch.setattr(folder, "copy", lambda *_: None)
+        with pytest.raises(StorageError, match=r"part-whole\.parquet is not whole"):
+            run.finish(0, {}, staged, {"table": PLACES["table"]})
+        assert folder.exists(whole), "the only whole one there is"
+    others = ledger(folder)
+    others.publish_all(others.done())
+    assert texts(folder) == ["whole"]
+
+
 def test_what_a_run_of_before_left_without_a_note_goes(folder: DiskFolder) -> None:
     """Runs of earlier versions moved first and noted then."""
     path = folder.at(f"{PLACES['table']}/kind=a/part-old.parquet")
