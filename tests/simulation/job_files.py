@@ -115,12 +115,8 @@ class SimFiles:
 
     def names(self, name: str) -> list[str]:
         """See ``Files``."""
-        if not self.exists(name):
-            return []
         self._turn()
         at = self._at(name) + "/"
-        if not self._disk.has(self._at(name)):
-            raise StorageError(f"FileNotFoundException: {at} does not exist")
         found = [*self._disk.texts, *self._disk.folders]
         return sorted(
             {each.removeprefix(at).partition("/")[0] for each in found if each.startswith(at)}

@@ -55,12 +55,14 @@ class SparkFiles:
         return bool(self._system.exists(self._at(name)))
 
     def names(self, name: str) -> list[str]:
-        """See ``Files``."""
-        if not self.exists(name):
+        """See ``Files``. Another run may remove an empty folder at any moment."""
+        try:
+            found = self._system.listStatus(self._at(name))
+        except Py4JError:
+            if self.exists(name):
+                raise
             return []
-        return sorted(
-            str(each.getPath().getName()) for each in self._system.listStatus(self._at(name))
-        )
+        return sorted(str(each.getPath().getName()) for each in found)
 
     def files(self, name: str) -> Iterator[JobFile]:
         """See ``Files``."""
