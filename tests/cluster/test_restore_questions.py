@@ -241,14 +241,14 @@ async def test_answers_of_many_topics_are_the_same(tmp_path: Path) -> None:
             with timed("filled"):
                 moments = await fill(address, admin, names)
             with timed("tiered"):
-                for name in names:
-                    await until_tiered(admin, name)
+                for name in names:  # they take turns, so all of them end together
+                    await until_tiered(admin, name, timeout_s=60.0 * TOPICS)
             found = (await admin.describe_tiering()).topics
             assert sum(each.published_segments for each in found) >= TOPICS * PARTITIONS * ROUNDS
             kept, gone = await delete_some(address, admin, names)
             with timed("told"):
                 for name in kept:
-                    await until_tiered(admin, name, is_remote=True)
+                    await until_tiered(admin, name, is_remote=True, timeout_s=60.0 * TOPICS)
                 await until_deleted(bucket, *gone)
         with timed("asked before"):
             before = await answers(address, moments, kinds=1)

@@ -70,7 +70,9 @@ async def seal(admin: Admin, topic: str) -> None:
     await until(is_sealed)
 
 
-async def until_tiered(admin: Admin, topic: str, *, is_remote: bool = False) -> TopicTiering:
+async def until_tiered(
+    admin: Admin, topic: str, *, is_remote: bool = False, timeout_s: float = 60.0
+) -> TopicTiering:
     """Seal what there is; wait until all of it is published and in the table, and on no node any
     more where asked so."""
     await seal(admin, topic)
@@ -81,7 +83,7 @@ async def until_tiered(admin: Admin, topic: str, *, is_remote: bool = False) -> 
         here = found.published_segments - found.remote_only_segments if is_remote else 0
         return not (left or here)
 
-    await until(is_so)
+    await until(is_so, timeout_s)
     return await tiering(admin, topic)
 
 
