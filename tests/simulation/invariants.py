@@ -133,7 +133,15 @@ class Invariants:
             known = old.segment.replicas if old is not None and was_sealed else ()
             for node_id in set(segment.replicas) - set(known):
                 self._check_copy(node_id, segment)
-            if segment.surplus and (old is None or not old.segment.surplus):
+
+    def before_commit(self, change: Change, before: Mapping[int, SegmentRecord]) -> None:
+        """A change was decided just now. Who is up when it is stored at last, is another matter."""
+        for record in change.puts:
+            if not isinstance(record, SegmentRecord) or record.segment.lossy:
+                continue
+            old, segment = before.get(record.segment.segment_id), record.segment
+            is_new = segment.surplus and (old is None or not old.segment.surplus)
+            if is_new and segment.state is SegmentState.SEALED:
                 self._check_left(segment)
 
     def _check_left(self, segment: Segment) -> None:
@@ -328,6 +336,7 @@ def _committing(seen: Invariants) -> Callable[[Any], Any]:
         @wraps(original)
         async def commit(self: Ledger, change: Change) -> None:
             before = dict(self.state.segments)
+            seen.before_commit(change, before)
             seen.retention.before_commit(change, self.state)
             await original(self, change)
             seen.on_commit(change, before)
