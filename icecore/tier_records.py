@@ -5,9 +5,10 @@ an upload may leave there is known by its attempt, a number that no other upload
 attempt that is closed is one whose objects nobody will ever look at.
 """
 
+import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 from uuid import UUID
 
 from icecore.model import NO_INCARNATION, NO_NODE, Generation, Incarnation, NodeId, SegmentId
@@ -163,6 +164,7 @@ def withdrawn(tier: TierRecord, counted_ms: int) -> TierRecord:
 
 ROWS: Final = ".parquet"
 """End of the key of a copy's Parquet object."""
+_COPY_PATH: Final = re.compile(rf"([0-9]+)/([0-9]+)-([0-9]+)-([0-9]+)-([0-9]+){re.escape(ROWS)}")
 
 
 def topic_folder(topic_id: bytes) -> str:
@@ -175,17 +177,27 @@ def copy_name(base_offset: int, segment_id: int, generation: int, attempt: int) 
     return f"{base_offset:020d}-{segment_id:020d}-{generation}-{attempt}"
 
 
-def segment_and_attempt(path: str) -> tuple[SegmentId, int] | None:
-    """Return the segment and the attempt of a copy's Parquet object; None for another object.
+class CopyPath(NamedTuple):
+    """The numbers in the path of a copy's Parquet object."""
+
+    partition: int
+    base_offset: int
+    segment_id: SegmentId
+    generation: int
+    attempt: int
+
+
+def copy_path(path: str) -> CopyPath | None:
+    """Read the path of a Parquet object; None when no node has named it.
 
     Args:
         path: Below the folder of the topic, as tables name it.
     """
-    _, _, name = path.rpartition("/")
-    numbers = name.removesuffix(ROWS).split("-")
-    if not name.endswith(ROWS) or len(numbers) != 4 or not all(map(str.isdecimal, numbers)):
+    match = _COPY_PATH.fullmatch(path)
+    if match is None:
         return None
-    return SegmentId(int(numbers[1])), int(numbers[3])
+    partition, base_offset, segment_id, generation, attempt = map(int, match.groups())
+    return CopyPath(partition, base_offset, SegmentId(segment_id), generation, attempt)
 
 
 def rows_key(

@@ -6,13 +6,13 @@ first offset that is there and has no hole, or at its stored log start, if that 
 that were never tiered are not in it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any, Final
 
 from icecore.model import OFFSETS_LEFT_OUT
+from icecore.tier_records import copy_path
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.verify.behind_table import passed_over
@@ -21,8 +21,6 @@ from icecore_node.remote.verify.bucket_check import name_of, overlaps, published
 from icecore_node.remote.verify.table_look import TableLook
 
 NOTHING: Final = "no copy of it is published"
-_OURS: Final = re.compile(r"([0-9]+)/([0-9]+)-")
-"""How the path of an object of ours begins: with its partition and first offset."""
 
 
 @dataclass(kw_only=True)
@@ -138,7 +136,7 @@ def _strangers(
         f"{path}: the table names it, and it is of another program. Take back what that wrote: "
         "DeltaTable(…).restore(the version before it)"
         for path in sorted(table.paths if table else ())
-        if not _OURS.match(path)
+        if copy_path(path) is None
     ]
     for each in counting:
         if not bucket.is_ours(each.manifest):
@@ -153,7 +151,7 @@ class _Lost:
 
     partition: int
     end_offset: int
-    """Where it ends; where it begins, if only its name is known."""
+    """Its end; its first offset, if only its name is known."""
     why: str
 
 
@@ -163,9 +161,9 @@ def _lost(
     """Return lost copies by their paths."""
     lost = {}
     for path in sorted(table.paths - {each.path for each in counting} if table else ()):
-        if match := _OURS.match(path):
+        if copy := copy_path(path):
             why = f"{path}: the table names it, and no manifest proves it"
-            lost[path] = _Lost(int(match[1]), int(match[2]), why)
+            lost[path] = _Lost(copy.partition, copy.base_offset, why)
     for each in counting:
         if why := found.wrong_records(each.manifest):
             facts = each.manifest.facts

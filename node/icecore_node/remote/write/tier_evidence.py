@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from icecore.errors import InvalidRequestError, UnavailableError
 from icecore.model import SegmentId
 from icecore.process.log import event
-from icecore.tier_records import segment_and_attempt
+from icecore.tier_records import copy_path
 from icecore.v1 import coordinator_pb2
 from icecore_node.metrics import NodeMetrics
 from icecore_node.registry.topic_mirror import TopicMirror
@@ -62,16 +62,18 @@ class TierEvidence:
             topic: Name of the topic whose table it is.
             paths: Paths of the copies that the table names and would not name any more.
         """
-        found = [each for each in map(segment_and_attempt, paths) if each is not None]
+        found = [each for each in map(copy_path, paths) if each is not None]
         for at in range(0, len(found), ASKED_AT_ONCE):
             some = found[at : at + ASKED_AT_ONCE]
-            published = await asyncio.gather(*(self._is_published(*each) for each in some))
-            for (segment_id, attempt), is_published in zip(some, published, strict=True):
+            published = await asyncio.gather(
+                *(self._is_published(each.segment_id, each.attempt) for each in some)
+            )
+            for each, is_published in zip(some, published, strict=True):
                 if is_published:
                     self._refuse(
                         "commit_tables",
-                        f"the table of {topic} would lose attempt {attempt} of segment "
-                        f"{segment_id}, which is published",
+                        f"the table of {topic} would lose attempt {each.attempt} of segment "
+                        f"{each.segment_id}, which is published",
                     )
 
     async def _is_published(self, segment_id: SegmentId, attempt: int) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from icecore.model import FIRST_GENERATION
-from icecore.tier_records import segment_and_attempt
+from icecore.tier_records import CopyPath, copy_path
 from icecore_node.remote.format.manifest import CopyName
 from tests.support.upload_setup import SEGMENT, TOPIC, UploadNode
 
@@ -80,7 +80,7 @@ async def test_a_table_keeps_what_is_published(node: UploadNode) -> None:
     ],
 )
 def test_paths_that_name_no_copy(path: str) -> None:
-    assert segment_and_attempt(path) is None
+    assert copy_path(path) is None
 
 
 def test_the_path_of_a_copy() -> None:
@@ -92,4 +92,4 @@ def test_the_path_of_a_copy() -> None:
         base_offset=17,
         attempt=5,
     )
-    assert segment_and_attempt(name.path) == (SEGMENT, 5)
+    assert copy_path(name.path) == CopyPath(3, 17, SEGMENT, 0, 5)
