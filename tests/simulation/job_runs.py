@@ -7,6 +7,7 @@ partitions, or is deleted and made again.
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -136,7 +137,7 @@ class SimReport(Report):
         self._trace(f"{self.metrics.job}: {text}")
 
 
-class Job:
+class Job(ABC):
     """One job, its folder and its runs.
 
     Args:
@@ -159,9 +160,9 @@ class Job:
         self._count = 0
         self._disturbing: list[asyncio.Task[None]] = []
 
+    @abstractmethod
     def perform(self, ports: RunPorts, asked: Namespace, report: Report) -> None:
-        """On the thread of a run: do it. Raises IcecoreError."""
-        raise NotImplementedError
+        """Do a run, on its thread. Raises IcecoreError."""
 
     async def run(
         self,

@@ -1,8 +1,8 @@
-"""Whether what an export has made is what it says, and true of the topic: pure.
+"""The judge of exports in simulated worlds: files, notes and the topic have to agree. Pure.
 
-What it says are the ranges of its notes, and those of runs that called themselves done. Each record
-of them is there once, in the table or the quarantine, and comes from the life of the topic that the
-job was begun with. What is there once stays. A run that is refused changes nothing.
+Ranges stand in the notes of steps, and in the reports of runs that called themselves done. Each
+record of them is there once, in the table or the quarantine, and comes from the life of the topic
+that the job was begun with. A record that is there stays. A run that is refused changes nothing.
 """
 
 import json

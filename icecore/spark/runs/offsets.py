@@ -1,4 +1,4 @@
-"""Which offsets a job reads next: from where the last step ended to what there is now."""
+"""Offsets that a job reads next: from where the last step ended to what there is now."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
