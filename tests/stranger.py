@@ -145,7 +145,8 @@ class Stranger:
         return pb.RegisterResponse.FromString(body).incarnation, None
 
     async def heartbeat(self, known: Known, node_id: int, incarnation: int, **fields: Any) -> bool:
-        """One heartbeat as a node; whether it was answered."""
+        """One heartbeat as a node, without its disk id unless the fields say it; whether it was
+        answered."""
         stream = self._net.open_stream(self._bootstrap, "/icecore.v1.CoordinatorService/Heartbeat")
         request = pb.HeartbeatRequest(
             cluster_id=known.cluster_id,

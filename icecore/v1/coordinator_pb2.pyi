@@ -237,7 +237,7 @@ class HeartbeatRequest(_message.Message):
     the highest one that this node heard, of any coordinator
     """
     disk_id: _builtins.bytes
-    """as in RegisterRequest; proves whose word the revision is"""
+    """as in RegisterRequest; proves whose heartbeats these are"""
     store_id: _builtins.bytes
     """of the object store that this node may use now, as its marker"""
     store_problem: _builtins.str

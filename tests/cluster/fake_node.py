@@ -130,6 +130,7 @@ class FakeNode:
                     node_id=self.node_id,
                     incarnation=self.incarnation,
                     sequence=sequence,
+                    disk_id=self.disk_id,
                     led=[
                         pb.LedHighWatermark(
                             segment_id=each,

@@ -230,6 +230,45 @@ async def test_heartbeats_of_a_follower_that_is_none(scene: Scene) -> None:
     await scene.is_alive()
 
 
+async def test_heartbeats_in_the_names_of_all_nodes(own_cluster: LocalCluster) -> None:
+    """Each number here is kept: it would forbid every end of the tail, condemn all logs and disks
+    at the next start, or ask for more room than there is."""
+    net = GrpcNet()
+    try:
+        scene = await make_scene(own_cluster, net, "beats", on_full="delete_oldest")
+        for _ in range(3):
+            await scene.roll()
+            await scene.is_alive()
+        known = await scene.look()
+        segment_id, far = known.segment.segment_id, 10**9
+        end = pb.DurableEnd(segment_id=segment_id, durable_end_offset=far)
+        high = pb.LedHighWatermark(segment_id=segment_id, high_watermark=far)
+        for disk_id in (b"", FORGED[:16]):
+            for _ in range(10):
+                for node in known.replicas:
+                    assert not await scene.stranger.heartbeat(
+                        known,
+                        node.node_id,
+                        node.incarnation,
+                        disk_id=disk_id,
+                        led=[high],
+                        durable_ends=[end],
+                        disk_counter=1_000,
+                        disk_used_bytes=1 << 50,
+                        reclaim_bytes=1 << 50,
+                    )
+        await scene.roll()
+        await scene.is_alive()
+        kill_together(own_cluster, known.nodes)
+        for node_id in known.nodes:
+            own_cluster.start_node(node_id)
+        await scene.is_alive()
+        alerts = await scene.alerts()
+        assert len(alerts) == NODES and all("do not come from its disk" in each for each in alerts)
+    finally:
+        await net.close()
+
+
 async def test_open_of_segments_that_nobody_asked_for(scene: Scene) -> None:
     known = await scene.look()
     items = [

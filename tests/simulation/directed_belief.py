@@ -22,6 +22,7 @@ from tests.stranger import FORGED, Known, Stranger
 TIMES = 6
 PAUSE_S = 0.7
 ABSURD = (1 << 63) - 1
+FAR = 10**9
 
 Lie = Callable[[World, Stranger], Awaitable[None]]
 
@@ -141,6 +142,29 @@ async def forged_coordinator_epoch(world: World, stranger: Stranger) -> None:
         await asyncio.sleep(PAUSE_S)
 
 
+async def forged_heartbeats(world: World, stranger: Stranger) -> None:
+    """In the names of all nodes: watermarks, ends, counters and wishes far beyond the true ones.
+    Later all nodes start again."""
+    for _ in range(TIMES):
+        known = await stranger.look(TOPIC)
+        segment_id = known.segment.segment_id
+        for node in known.nodes.values():
+            await stranger.heartbeat(
+                known,
+                node.node_id,
+                node.incarnation,
+                disk_id=FORGED[:16],
+                led=[pb.LedHighWatermark(segment_id=segment_id, high_watermark=FAR)],
+                durable_ends=[pb.DurableEnd(segment_id=segment_id, durable_end_offset=FAR)],
+                disk_counter=1_000_000,
+            )
+        await asyncio.sleep(PAUSE_S)
+    for name in world.hosts:
+        world.kill(name)
+    for name in world.hosts:
+        world.start(name)
+
+
 async def foreign_disk(world: World, stranger: Stranger) -> None:
     """While all nodes are down, somebody comes under their names, with disks of its own."""
     known = await stranger.look(TOPIC)
@@ -161,6 +185,7 @@ WORLDS: dict[str, Lie] = {
     "forged_write_back": forged_write_back,
     "forged_fence": forged_fence,
     "forged_coordinator_epoch": forged_coordinator_epoch,
+    "forged_heartbeats": forged_heartbeats,
     "foreign_disk": foreign_disk,
 }
 PLANS: dict[str, Callable[[int], Plan]] = {name: lying_plan(name) for name in WORLDS}

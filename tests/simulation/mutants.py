@@ -152,6 +152,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.other_digest_is_damage, "forged_digests"),
     Mutant(belief.orders_set_aside, "forged_write_back"),
     Mutant(belief.orders_cut_below_watermark, "forged_write_back"),
+    Mutant(belief.any_stream_counts, "forged_heartbeats"),
     Mutant(belief.promise_is_kept_quiet, "forged_fence"),
     Mutant(belief.recovery_promises_too_little, "forged_fence"),
     Mutant(belief.any_coordinator_epoch_is_believed, "forged_coordinator_epoch"),

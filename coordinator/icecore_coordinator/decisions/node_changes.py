@@ -28,6 +28,8 @@ NODE_ID_MAX = 99_999_999
 TEXT_MAX = 255
 DISK_ID_BYTES_MAX = 64
 TIER_URL_MAX = 1_024
+STREAM_PROOF_VERSION = 4
+"""From this protocol version on a node's heartbeats carry its disk id."""
 REVISION_JUMP_MAX = 1 << 40
 """Largest accepted lead of a revision that a node heard of: centuries of changes."""
 
@@ -171,6 +173,29 @@ def is_known_disk(state: ClusterState, told: HeardRevision) -> bool:
     stranger must not end a coordinator."""
     known = state.nodes.get(told.node_id)
     return known is not None and known.disk_id == told.disk_id
+
+
+def check_stream(
+    state: ClusterState, node_id: NodeId, disk_id: bytes, asked: Registration | None
+) -> None:
+    """Compare the disk id in a stream's first heartbeat with that of the node's process (R104).
+
+    Args:
+        state: The cluster.
+        node_id: In whose name the heartbeats come.
+        disk_id: The one that they carry; empty = none, as of processes of before there was one.
+        asked: The registration that this stream is to activate; None = it is active already.
+
+    Raises InvalidRequestError when they come from another process.
+    """
+    known = asked or state.nodes.get(node_id)
+    if known is None or disk_id == known.disk_id:
+        return
+    if disk_id or known.protocol_version >= STREAM_PROOF_VERSION:
+        raise InvalidRequestError(
+            f"heartbeats in the name of node {node_id} do not come from its disk. They were "
+            "refused, and the node itself goes on. Look who sends them to the coordinator"
+        )
 
 
 def check_heard_revision(state: ClusterState, told: HeardRevision) -> None:

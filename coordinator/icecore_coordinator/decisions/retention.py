@@ -7,7 +7,7 @@ makes it older (R73).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from icecore.errors import OffsetOutOfRangeError, UnknownTopicError
@@ -259,6 +259,24 @@ def going_bytes(state: ClusterState, node_id: NodeId) -> int:
     )
     return sum(each.length_bytes for each in ordered if node_id in each.holders) + sum(
         each.segment.length_bytes for each in going
+    )
+
+
+def held_bytes(state: ClusterState, node_id: NodeId, tail_bytes: Callable[[SegmentId], int]) -> int:
+    """Return the length of all logs that a node keeps: without those that are to be deleted.
+
+    Args:
+        state: The cluster.
+        node_id: Whose.
+        tail_bytes: How long a segment is that is not sealed, as its leader says.
+    """
+    kept = (state.segments[each] for each in state.segments_of_node.get(node_id, ()))
+    return sum(
+        each.segment.length_bytes
+        if each.segment.state == SegmentState.SEALED
+        else tail_bytes(each.segment.segment_id)
+        for each in kept
+        if not is_below_start(state, each)
     )
 
 

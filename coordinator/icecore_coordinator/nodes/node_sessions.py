@@ -61,6 +61,8 @@ class Session:
     incarnation: Incarnation
     last_heartbeat_ms: float
     outbox: Outbox
+    number: int = 0
+    """How many streams began before it, of all nodes."""
 
     @property
     def is_closed(self) -> bool:
@@ -77,6 +79,10 @@ class Usage:
     reclaim_bytes: int = 0
     """Bytes to be freed before the disk has enough room again."""
     disks: tuple[DiskUsage, ...] = ()
+    stream: int = 0
+    """Number of the heartbeat stream that said so, since this coordinator started."""
+    heartbeat: int = 0
+    """Sequence number of the heartbeat."""
 
 
 class NodeSessions:
@@ -119,6 +125,7 @@ class NodeSessions:
         self._registered: dict[NodeId, Registered] = {}
         self._usage: dict[NodeId, Usage] = {}
         self._sessions: dict[NodeId, Session] = {}
+        self._streams = 0
         self._deadlines: dict[NodeId, float] = {}
         """When nodes without a stream become DOWN."""
         self._grace_until_ms = 0.0
@@ -187,7 +194,8 @@ class NodeSessions:
         known = self._registered.get(node_id)
         outbox = self._pushes.open(node_id, known.held if known else ())
         now = self._clock.monotonic_ms()
-        session = Session(node_id, incarnation, now, outbox)
+        self._streams += 1
+        session = Session(node_id, incarnation, now, outbox, self._streams)
         self._sessions[node_id] = session
         self._deadlines.pop(node_id, None)
         self._copies.begin(node_id)
@@ -210,6 +218,8 @@ class NodeSessions:
             request.disk_used_bytes,
             request.reclaim_bytes,
             tuple(request.disks[:DISKS_KEPT_MAX]),
+            session.number,
+            request.sequence,
         )
         self._copies.deleted.note(node_id, convert.segment_ids(request.deleted_segment_ids))
         self._copies.note_crowded(node_id, convert.segment_ids(request.crowded_segment_ids))

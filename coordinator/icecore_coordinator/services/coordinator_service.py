@@ -208,7 +208,7 @@ class CoordinatorService:
         self._check_cluster(request.cluster_id)
         self._check_revision(request)
         session = await self._admission.connect(
-            NodeId(request.node_id), Incarnation(request.incarnation)
+            NodeId(request.node_id), Incarnation(request.incarnation), request.disk_id
         )
         reader = asyncio.ensure_future(self._read_heartbeats(session, stream, request))
         writer = asyncio.ensure_future(self._pushes.write(session.outbox, stream))

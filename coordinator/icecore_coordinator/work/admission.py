@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from icecore.errors import IcecoreError, SupersededError, WrongClusterError
-from icecore.model import Incarnation, NodeId, SegmentId
+from icecore.errors import IcecoreError, InvalidRequestError, SupersededError, WrongClusterError
+from icecore.model import NO_SEGMENT, Incarnation, NodeId, SegmentId
 from icecore.process.log import event
 from icecore_coordinator.decisions.disk_changes import check_disk, with_new_disk
 from icecore_coordinator.decisions.node_changes import (
@@ -18,6 +18,7 @@ from icecore_coordinator.decisions.node_changes import (
     activate,
     check_number,
     check_registration,
+    check_stream,
     confirm_deletion,
     deletions_confirmed,
     lost_copies,
@@ -45,6 +46,9 @@ class NodeAdmission:
         self._copies = ports.copies
         self._clock = ports.clock
         self._sessions = sessions
+        self._alerts = ports.alerts
+        self._posed_as: set[NodeId] = set()
+        """Nodes in whose name somebody else sent heartbeats: a person was told, once for each."""
         self._activating = asyncio.Lock()
         """Lets one node be activated at a time: the verdict on its disk depends on the disks judged
         before."""
@@ -105,19 +109,35 @@ class NodeAdmission:
         )
         return known, shrunk
 
-    async def connect(self, node_id: NodeId, incarnation: Incarnation) -> Session:
+    async def connect(self, node_id: NodeId, incarnation: Incarnation, disk_id: bytes) -> Session:
         """A heartbeat stream begins; the first of an incarnation activates it.
 
-        Raises SupersededError when this incarnation does not count: register again.
+        Raises:
+            SupersededError: This incarnation does not count: register again.
+            InvalidRequestError: The stream does not prove that it is the node's.
         """
+        known = None
         if self._ledger.state.incarnation(node_id) != incarnation or incarnation == 0:
             known = self._sessions.registered(node_id)
             if known is None or known.incarnation != incarnation:
                 raise SupersededError(f"node {node_id}: register again, {incarnation} is not known")
+        self._check_stream(node_id, disk_id, known)
+        if known is not None:
             async with self._activating:
                 await self._ledger.decide(lambda state: self._activation(state, known))
                 await self._judge_inventory(node_id, known)
         return self._sessions.connect(node_id, incarnation)
+
+    def _check_stream(self, node_id: NodeId, disk_id: bytes, known: Registered | None) -> None:
+        asked = known.registration if known is not None else None
+        try:
+            check_stream(self._ledger.state, node_id, disk_id, asked)
+        except InvalidRequestError as error:
+            event(_log, logging.WARNING, "heartbeats_refused", node_id=node_id, error=error)
+            if node_id not in self._posed_as:
+                self._posed_as.add(node_id)
+                self._alerts.raise_alert(NO_SEGMENT, error.message)
+            raise
 
     def _activation(self, state: ClusterState, known: Registered) -> Change:
         """Its disk is judged again: others may have come with new ones since it registered."""

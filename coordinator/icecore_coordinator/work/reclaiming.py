@@ -1,9 +1,9 @@
 """Frees room on disks that are nearly full: topics with ``on_full = delete_oldest`` give it.
 
-A node says how much is to be freed. First goes what lies in object storage, too, of any topic: no
-record is gone by that. Then, of the topics that allow it, the segments with the oldest records go,
-as many as free that much; what was ordered and not yet carried out counts as freed. Where nothing
-but tails is left, those are sealed. What other topics keep is never touched.
+A node says how much is to be freed, and ``decisions/reclaim_steps.py`` how much of that is met now.
+First goes what lies in object storage, too, of any topic: no record is gone by that. Then, of the
+topics that allow it, the segments with the oldest records go, as many as free that much. Where
+nothing but tails is left, those are sealed. What other topics keep is never touched.
 """
 
 import heapq
@@ -11,11 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from icecore.errors import IcecoreError
-from icecore.model import NodeId
+from icecore.model import NO_SEGMENT, NodeId
 from icecore.process.log import event
+from icecore_coordinator.decisions.reclaim_steps import Wish, WishVerdict, judge
 from icecore_coordinator.decisions.retention import (
     Sacrifice,
     going_bytes,
+    held_bytes,
     sacrifice,
     sacrifices,
     spare_tails,
@@ -30,7 +32,7 @@ SACRIFICES_PER_LOOK = 256
 
 
 class Reclaimer:
-    """Level-triggered; keeps no state.
+    """Level-triggered; of each node that asks for room it keeps the last verdict.
 
     Args:
         ports: The cluster.
@@ -50,6 +52,8 @@ class Reclaimer:
         self._ledger = ports.ledger
         self._live = ports.live
         self._heard = ports.heard
+        self._alerts = ports.alerts
+        self._judged: dict[NodeId, WishVerdict] = {}
         self._rolls = rolls
         self._usage = usage
         self._free_local = free_local
@@ -57,15 +61,40 @@ class Reclaimer:
     async def look(self) -> None:
         """Free what nodes ask for, one node after the other: what one gets frees others, too."""
         for node_id in list(self._ledger.state.nodes):
-            wanted = self._usage(node_id).reclaim_bytes
-            if wanted and self._live.of(node_id).is_connected:
-                await self._free(node_id, wanted)
+            verdict = self._judge(node_id)
+            if verdict is not None and verdict.room:
+                await self._free(node_id, verdict.room)
 
-    async def _free(self, node_id: NodeId, wanted: int) -> None:
+    def _judge(self, node_id: NodeId) -> WishVerdict | None:
+        usage, before = self._usage(node_id), self._judged.pop(node_id, None)
+        if not (usage.reclaim_bytes and self._live.of(node_id).is_connected):
+            return None
         state = self._ledger.state
-        lacking = wanted - going_bytes(state, node_id)
-        if lacking <= 0:
-            return
+        wish = Wish(
+            stream=usage.stream,
+            heartbeat=usage.heartbeat,
+            wanted=usage.reclaim_bytes,
+            used=usage.used_bytes,
+            held=held_bytes(state, node_id, self._heard.length_bytes),
+            going=going_bytes(state, node_id),
+        )
+        verdict = judge(wish, before)
+        if verdict is not None:
+            self._judged[node_id] = verdict
+            if verdict.refusal and (before is None or not before.refusal):
+                self._alert(node_id, verdict)
+        return verdict
+
+    def _alert(self, node_id: NodeId, verdict: WishVerdict) -> None:
+        self._alerts.raise_alert(
+            NO_SEGMENT,
+            f"node {node_id} asks for {verdict.last.wanted} bytes of room on its disk: "
+            f"{verdict.refusal}. No record is deleted for it any more. Look what fills the disk "
+            "(df), and restart the node",
+        )
+
+    async def _free(self, node_id: NodeId, lacking: int) -> None:
+        state, wanted = self._ledger.state, lacking
         lacking -= await self._free_local(node_id, lacking)
         if lacking <= 0:
             return

@@ -1,13 +1,18 @@
-"""A node that begins to heartbeat turns out to have unknown copies, or to have lost some."""
+"""A node that begins to heartbeat turns out to have unknown copies, or to have lost some, or is not
+the node that registered."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from icecore.errors import InvalidRequestError
 from icecore.model import SegmentId, SegmentState
 from icecore.process.system import SystemRng
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.node_sessions import Registered
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
@@ -34,10 +39,21 @@ async def test_bytes_that_nobody_knew_of_make_their_node_a_holder() -> None:
     held = {segment_id: HeldReplica(segment_id, 3, is_sealed=False, is_intact=False)}
     known = Registered(registration=asked, held=held, is_disk_unknown=False, incarnation=1)
     sessions = SimpleNamespace(registered=lambda _: known, connect=lambda *_: None)
+    alerts = Alerts(FakeClock())
     ports = SimpleNamespace(
-        ledger=world.ledger, live=world.live, heard=None, copies=None, clock=FakeClock()
+        ledger=world.ledger,
+        live=world.live,
+        heard=None,
+        copies=None,
+        clock=FakeClock(),
+        alerts=alerts,
     )
-    await NodeAdmission(cast(Any, ports), cast(Any, sessions)).connect(4, 1)
+    admission = NodeAdmission(cast(Any, ports), cast(Any, sessions))
+    for _ in range(3):
+        with pytest.raises(InvalidRequestError, match="do not come from its disk"):
+            await admission.connect(4, 1, b"\5")
+    assert world.state.segments[segment_id].holders == (1, 2, 3) and len([*alerts]) == 1
+    await admission.connect(4, 1, asked.disk_id)
     assert world.state.segments[segment_id].holders == (1, 2, 3, 4)
     assert world.state.segments[segment_id].segment.replicas == (1, 2, 3)
     database.close()

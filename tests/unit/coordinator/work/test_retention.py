@@ -9,10 +9,13 @@ import pytest
 from icecore.errors import IcecoreError, InvalidRequestError, OffsetOutOfRangeError
 from icecore.model import OFFSETS_LEFT_OUT, SegmentId
 from icecore.topic_settings import Retention as Kept
+from icecore_coordinator.decisions.node_changes import confirm_deletion
 from icecore_coordinator.decisions.segment_changes import Opening, seal
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
+from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
@@ -49,6 +52,8 @@ class World:
         self.listeners: list[Callable[[Change], None]] = []
         self.rolled: list[tuple[int, str]] = []
         self.wanted = {1: 0, 2: 0, 3: 0}
+        self.heartbeats = 0
+        self.alerts = Alerts(self.clock)
         self._count: Callable[[], None] = lambda: None
         ports = cast(
             Any,
@@ -59,6 +64,7 @@ class World:
                 live=self.state.live,
                 copies=CopyReports(),
                 timing=Timing(heartbeat_ms=10),
+                alerts=self.alerts,
             ),
         )
         self.retention = RetentionScheduler(ports, cast(Any, self))
@@ -105,7 +111,19 @@ class World:
         self.rolled += [(each.segment_id, why) for each in tails]
 
     def usage(self, node_id: int) -> Any:
-        return SimpleNamespace(reclaim_bytes=self.wanted[node_id])
+        return Usage(0, 1 << 40, self.wanted[node_id], stream=1, heartbeat=self.heartbeats)
+
+    async def carry_out(self) -> None:
+        """All nodes delete what is below log starts."""
+        await self.retention.look()
+        for segment_id, deleted in list(self.state.deleted.items()):
+            if deleted.holders:
+                self.apply(confirm_deletion(self.state, segment_id, deleted.holders))
+
+    async def look(self) -> None:
+        """A heartbeat comes, and the reclaimer looks."""
+        self.heartbeats += 1
+        await self.reclaimer.look()
 
     def fill(self, *, length_bytes: int = 100, appended_ms: int = 0) -> int:
         """The tail is sealed and another one opened."""
@@ -271,17 +289,20 @@ async def test_records_are_deleted_up_to_the_end_of_it(world: World) -> None:
 
 async def test_as_much_goes_as_a_node_asks_for_and_no_more(world: World) -> None:
     world.keep(on_full="delete_oldest")
-    for number in range(4):
+    for number in range(8):
         world.fill(length_bytes=GIB, appended_ms=number)
-    await world.reclaimer.look()
+    await world.look()
     assert world.start == 0
     world.wanted[2] = GIB + 1
+    await world.look()
     await world.reclaimer.look()
+    assert world.start == 0, "one heartbeat is not enough, however often it is looked at"
+    await world.look()
     assert world.start == 20, "whole segments, until it is enough"
-    await world.reclaimer.look()
+    await world.look()
     assert world.start == 20, "they are still going"
     await world.retention.look()
-    await world.reclaimer.look()
+    await world.look()
     assert (world.start, len(world.state.deleted)) == (20, 2), "ordered, and not carried out yet"
     assert world.rolled == []
 
@@ -290,10 +311,15 @@ async def test_tails_are_sealed_when_nothing_else_is_left(world: World) -> None:
     world.keep(on_full="delete_oldest")
     world.fill(length_bytes=10)
     world.wanted[1] = GIB
-    await world.reclaimer.look()
+    await world.look()
+    await world.look()
     assert world.start == 10 and world.rolled == [], "an empty one frees nothing"
     world.tell(7, 12)
-    await world.reclaimer.look()
+    await world.look()
+    assert world.rolled == [], "a step is under way"
+    await world.carry_out()
+    world.wanted[1] -= 10
+    await world.look()
     tail = world.state.partitions[KEY].tail_segment_id
     assert world.rolled == [(tail, "disk_full")]
 
@@ -302,5 +328,26 @@ async def test_what_others_keep_is_never_touched(world: World) -> None:
     world.fill(length_bytes=GIB)
     world.tell(7, 12)
     world.wanted[1] = GIB
-    await world.reclaimer.look()
+    await world.look()
+    await world.look()
     assert world.start == 0 and world.rolled == []
+
+
+async def test_room_that_deleting_does_not_make_costs_a_part_and_an_alert(world: World) -> None:
+    """As where ``statvfs`` is broken: the wish stays, whatever goes."""
+    world.keep(on_full="delete_oldest")
+    for number in range(16):
+        world.fill(length_bytes=GIB, appended_ms=number)
+    world.wanted[1] = 20 * GIB
+    for _ in range(8):
+        await world.look()
+        await world.carry_out()
+    assert world.start == 40, "a quarter of sixteen"
+    [alert] = world.alerts
+    assert "node 1 asks for" in alert.why and "df" in alert.why
+    world.wanted[1] = 0
+    await world.look()
+    world.wanted[1] = GIB
+    await world.look()
+    await world.look()
+    assert world.start == 50, "a wish that ends is forgotten"

@@ -1,0 +1,75 @@
+"""A wish for room is met in steps, and only while deleting makes room (R105)."""
+
+from dataclasses import replace
+
+from icecore_coordinator.decisions.reclaim_steps import Wish, WishVerdict, judge
+
+HELD = 1_000
+FIRST = Wish(stream=1, heartbeat=1, wanted=400, used=5_000, held=HELD, going=0)
+
+
+def after(wish: Wish, **changes: int) -> Wish:
+    return replace(wish, heartbeat=wish.heartbeat + 1, **changes)
+
+
+def begun() -> WishVerdict:
+    verdict = judge(FIRST, None)
+    assert verdict is not None and verdict.room == 0
+    return verdict
+
+
+def test_one_heartbeat_frees_nothing() -> None:
+    again = judge(FIRST, begun())
+    assert again is not None and again.room == 0
+
+
+def test_another_stream_begins_anew() -> None:
+    other = judge(after(FIRST, stream=2), begun())
+    assert other is not None and other.room == 0
+
+
+def test_a_step_is_a_quarter_of_what_the_node_holds() -> None:
+    verdict = judge(after(FIRST), begun())
+    assert verdict is not None and verdict.room == HELD // 4
+    smaller = judge(after(FIRST, wanted=30), begun())
+    assert smaller is not None and smaller.room == 30
+    larger = judge(after(FIRST, wanted=300), judge(replace(FIRST, wanted=20), None))
+    assert larger is not None and larger.room == 20, "the wish that lasted"
+
+
+def test_a_step_under_way_counts() -> None:
+    verdict = judge(after(FIRST, held=750, going=250), begun())
+    assert verdict is not None and verdict.room == 0 and not verdict.refusal
+
+
+def test_more_than_the_disk_has_in_use_is_nonsense() -> None:
+    verdict = judge(replace(FIRST, wanted=1 << 50), None)
+    assert verdict is not None and verdict.refusal
+    again = judge(after(FIRST), verdict)
+    assert again is not None and again.room == 0, "one that made sense follows, and has to last"
+
+
+def test_it_ends_where_deleting_makes_no_room() -> None:
+    stuck = judge(after(FIRST, held=750), begun())
+    assert stuck is not None and stuck.refusal and stuck.room == 0
+    still = judge(after(after(FIRST), held=750, wanted=399), stuck)
+    assert still is not None and still.refusal == stuck.refusal
+    assert judge(after(FIRST, wanted=0), stuck) is None
+
+
+def test_it_goes_on_while_the_wish_shrinks() -> None:
+    verdict = judge(after(FIRST, held=750, wanted=260), begun())
+    assert verdict is not None and not verdict.refusal and verdict.room == 187
+
+
+def test_new_records_explain_a_wish_that_stays() -> None:
+    """A topic that goes round a full disk: as much comes as goes."""
+    verdict: WishVerdict | None = begun()
+    wish = FIRST
+    for _ in range(50):
+        wish = after(wish, held=HELD + 90)
+        verdict = judge(wish, verdict)
+        assert verdict is not None and verdict.room == 272 and not verdict.refusal
+        wish = after(wish, held=HELD, wanted=380)
+        verdict = judge(wish, verdict)
+        assert verdict is not None and verdict.room == 250 and not verdict.refusal
