@@ -16,6 +16,8 @@ from icecore.rpc.ports import Clock
 _log = logging.getLogger(__name__)
 
 ALERTS_MAX = 100
+WHY_MAX = 1_000
+"""Most characters of an alert: some of its text comes from nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Alerts:
 
     def raise_alert(self, segment_id: SegmentId, why: str) -> None:
         """Tell a person."""
+        why = why[:WHY_MAX]
         event(_log, logging.CRITICAL, "alert", segment_id=segment_id, why=why)
         now_ms = self._clock.now_ms()
         found = self._alerts.pop((segment_id, why), RaisedAlert(segment_id, why, now_ms, now_ms))

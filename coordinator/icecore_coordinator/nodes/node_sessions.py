@@ -17,12 +17,12 @@ from icecore.process.log import event
 from icecore.rpc import convert
 from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
-from icecore.v1.common_pb2 import DiskUsage
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_pushes import Outbox, Pushes
 from icecore_coordinator.nodes.reported_state import ReportedState
+from icecore_coordinator.nodes.reported_usage import Usage, kept_disks, kept_text
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
@@ -30,10 +30,7 @@ from icecore_coordinator.state.tier_index import STORE_ID_BYTES
 
 _log = logging.getLogger(__name__)
 
-DISKS_KEPT_MAX = 64
 PROBLEM_MAX = 500
-"""Most disks kept per node."""
-
 BROKEN_STREAM_MS = 500.0
 CLOCK_OFF_MS = 5_000
 """A node whose wall clock differs more from ours is not asked to lead, if others can."""
@@ -68,21 +65,6 @@ class Session:
     def is_closed(self) -> bool:
         """Return whether it ended, or a newer one of the node took its place."""
         return self.outbox.is_closed
-
-
-@dataclass
-class Usage:
-    """The disk usage that a node reported last."""
-
-    free_bytes: int = 0
-    used_bytes: int = 0
-    reclaim_bytes: int = 0
-    """Bytes to be freed before the disk has enough room again."""
-    disks: tuple[DiskUsage, ...] = ()
-    stream: int = 0
-    """Number of the heartbeat stream that said so, since this coordinator started."""
-    heartbeat: int = 0
-    """Sequence number of the heartbeat."""
 
 
 class NodeSessions:
@@ -181,7 +163,7 @@ class NodeSessions:
         return self._registered.get(node_id)
 
     def usage(self, node_id: NodeId) -> Usage:
-        """Return the disk usage that the node reported last; zeros before its first heartbeat."""
+        """Return the disk usage that the node reported last; zeros while it has no stream."""
         return self._usage.get(node_id, Usage())
 
     # --- streams --------------------------------------------------------------------------------
@@ -217,7 +199,7 @@ class NodeSessions:
             request.disk_free_bytes,
             request.disk_used_bytes,
             request.reclaim_bytes,
-            tuple(request.disks[:DISKS_KEPT_MAX]),
+            kept_disks(request.disks),
             session.number,
             request.sequence,
         )
@@ -232,7 +214,8 @@ class NodeSessions:
             self._alerts.raise_alert(segment_id, f"node {node_id}: a replica differs from another")
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
-        status, problem = self._live.of(node_id), request.store_problem[:PROBLEM_MAX]
+        status = self._live.of(node_id)
+        problem = kept_text(request.store_problem, PROBLEM_MAX)
         store_id = request.store_id if len(request.store_id) == STORE_ID_BYTES else b""
         if (status.store_id, status.store_problem) != (store_id, problem):
             self._live.note(node_id, store_id=store_id, store_problem=problem)
@@ -315,6 +298,7 @@ class NodeSessions:
         self._pushes.close(session.outbox)
         if self._sessions.get(session.node_id) is session:
             del self._sessions[session.node_id]
+            self._usage.pop(session.node_id, None)
             self._live.note(session.node_id, is_connected=False)
 
     def _set_down(self, node_id: NodeId, why: str) -> None:

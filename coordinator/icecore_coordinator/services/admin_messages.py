@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from icecore.model import NO_NODE, NO_SEGMENT, NodeId, SegmentId, SegmentState
+from icecore.model import NO_NODE, NO_SEGMENT, NodeInfo, SegmentId, SegmentState
 from icecore.rpc.convert import (
     node_to_proto,
     said,
@@ -13,7 +13,7 @@ from icecore.rpc.convert import (
 )
 from icecore.topic_settings import FlushMode, SegmentSettings, check_value
 from icecore.v1 import admin_pb2 as pb
-from icecore.v1.common_pb2 import NodeInfo
+from icecore.v1 import common_pb2
 from icecore.v1.coordinator_pb2 import SegmentAssignment
 from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
@@ -124,7 +124,7 @@ class Describer:
         self._sessions = sessions
         self._recoveries = recoveries
 
-    def nodes(self) -> list[NodeInfo]:
+    def nodes(self) -> list[common_pb2.NodeInfo]:
         """All registered nodes, by id."""
         return [node_to_proto(each) for each in node_infos(self._state, self._live)]
 
@@ -235,12 +235,11 @@ class Describer:
         partitions = sum(totals.partitions[each.topic_id] for each in live)
         active = sum(totals.active[each.topic_id] for each in live)
         loads = load_of_nodes(state)
+        infos = node_infos(state, self._live)
         return pb.DescribeClusterResponse(
             cluster_id=state.cluster_id,
             coordinator_epoch=state.coordinator_epoch,
-            nodes=[
-                self._node(each.node_id, loads) for each in state.nodes.values() if each.incarnation
-            ],
+            nodes=[self._node(each, loads[each.node_id]) for each in infos],
             topics=len(live),
             partitions=partitions,
             deleted_topics=len(kept_topics(state)),
@@ -266,12 +265,12 @@ class Describer:
             ],
         )
 
-    def _node(self, node_id: NodeId, loads: dict[NodeId, NodeLoad]) -> pb.NodeDescription:
-        [info] = [each for each in node_infos(self._state, self._live) if each.node_id == node_id]
+    def _node(self, info: NodeInfo, load: NodeLoad) -> pb.NodeDescription:
+        node_id = info.node_id
         usage = self._sessions.usage(node_id)
         return pb.NodeDescription(
             node=node_to_proto(info),
-            leads=loads[node_id].leads,
+            leads=load.leads,
             replicas=len(self._state.segments_of_node.get(node_id, ())),
             disk_used_bytes=usage.used_bytes,
             disk_free_bytes=usage.free_bytes,

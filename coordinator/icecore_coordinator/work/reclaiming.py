@@ -22,7 +22,7 @@ from icecore_coordinator.decisions.retention import (
     sacrifices,
     spare_tails,
 )
-from icecore_coordinator.nodes.node_sessions import Usage
+from icecore_coordinator.nodes.reported_usage import Usage
 from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
