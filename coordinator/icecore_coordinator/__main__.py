@@ -21,7 +21,13 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore.process.memory import MemoryReturn
     from icecore.process.settings import check_listen, load_from_arguments
     from icecore.process.status_page import StatusServer
-    from icecore.process.system import SystemClock, SystemRng, raise_descriptor_limit, tune_process
+    from icecore.process.system import (
+        SystemClock,
+        SystemRng,
+        open_standard_streams,
+        raise_descriptor_limit,
+        tune_process,
+    )
     from icecore.rpc.transports import Transports
     from icecore_coordinator.config import CoordinatorSettings
     from icecore_coordinator.coordinator import Coordinator
@@ -33,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit status."""
+    open_standard_streams()
     try:
         settings = load_from_arguments(CoordinatorSettings, "icecore-coordinator", argv)
         for address in filter(

@@ -27,7 +27,7 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from icecore.process.system import tune_process
+from icecore.process.system import open_standard_streams, tune_process
 
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_INTERRUPTED = 1, 2, 3, 130
 _COMPLETE = "_ICECORE_COMPLETE"
@@ -122,6 +122,7 @@ def _hoist_globals(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its status."""
+    open_standard_streams()
     tune_process()
     words = _hoist_globals(sys.argv[1:] if arguments is None else arguments)
     is_json = "--json" in words

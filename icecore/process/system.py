@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import resource
+import sys
 import time
 from pathlib import Path
 
@@ -89,6 +90,21 @@ def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:
             " hard limit (ulimit -Hn, or LimitNOFILE= of the service)"
         )
     return limit
+
+
+def open_standard_streams() -> None:
+    """Put ``/dev/null`` where a supervisor or a shell (``<&-``) closed a standard stream. Else the
+    first file or socket would get its number, and be written to by whoever prints. Call it first in
+    ``main``."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def tune_process() -> None:

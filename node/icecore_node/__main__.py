@@ -23,6 +23,7 @@ with as_one_line("icecore-node", "server"):
         SystemClock,
         SystemRng,
         boot_id,
+        open_standard_streams,
         raise_descriptor_limit,
         tune_process,
     )
@@ -205,6 +206,7 @@ async def _start(node: Node) -> None:
 
 def main() -> None:
     """Entry point ``icecore-node``; with a command of ``offline.py`` first it starts no node."""
+    open_standard_streams()
     if sys.argv[1:2] and sys.argv[1] in offline.COMMANDS:
         offline.main(sys.argv[1:])
         return

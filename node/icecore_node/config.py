@@ -241,6 +241,8 @@ class NodeSettings(Settings):
 
     def check_addresses(self) -> None:
         """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
+        for address in self.coordinator.split(","):
+            split_address(address.strip())
         for address in filter(None, (self.listen, self.native_bind, self.metrics_listen)):
             check_listen(address, insecure_bind=self.insecure_bind)
         if self.native_advertise:

@@ -88,6 +88,32 @@ def cli(shared_cluster: LocalCluster) -> Cli:
     return Cli(shared_cluster.bootstrap)
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(cli: Cli, closed: str) -> None:
+    """As cron and some supervisors start programs."""
+    for words in ("topic list", "cluster describe", "fetch nothing-here"):
+        command = f"{' '.join(CLI)} -b {cli.bootstrap} {words} {closed}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == (3 if "nothing" in words else 0), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_key_of_any_bytes(cli: Cli) -> None:
+    cli("topic", "create", "any-bytes", "--partitions", "1")
+    with Producer(cli.bootstrap) as producer:
+        producer.send_and_wait("any-bytes", b"a", key=b"\xff")
+    found = subprocess.run(
+        [*CLI, "-b", cli.bootstrap, "--json", "query", "any-bytes", "--key", b"\xff"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert b"/w==" in found.stdout
+
+
 # --- topics ---------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS revision (id INTEGER PRIMARY KEY CHECK (id = 0), valu
 INSERT OR IGNORE INTO revision VALUES (0, 1);
 """
 
+NODE_FILE = "control.db"
+"""Only a node's data folder has it."""
 _REPLACE = "UPDATE records SET value = ?, version = version + 1 WHERE key = ? AND version = ?"
 
 
@@ -183,8 +185,18 @@ class SqliteStore:
 
 def _lock_beside(path: Path) -> int:
     """Hold ``<path>.lock`` until the process ends or closes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if (path.parent / NODE_FILE).exists():
+        raise ConfigurationError(
+            f"{path.parent} is the data folder of a node: give --data the coordinator's own folder"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigurationError(
+            f"data folder {path.parent} cannot be used: {error.strerror}. Give --data a "
+            "folder that this user may write"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -113,7 +113,9 @@ def conditions(
     headers: list[Any] | None,
 ) -> dict[str, Any]:
     """Arguments of a look-up or a consumer."""
-    given: list[bytes] = [key.encode() for key in keys or ()] + list(keys_in_base64 or ())
+    # Python gives bytes of an argument that are no UTF-8 as surrogates; a key may be any bytes.
+    given = [key.encode(errors="surrogateescape") for key in keys or ()]
+    given += keys_in_base64 or ()
     return {
         "keys": given or None,
         "tags_any": tags or None,

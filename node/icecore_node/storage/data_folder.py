@@ -33,6 +33,8 @@ from icecore_node.storage.index.rocks import RocksIndex
 from icecore_node.storage.rocksdb_engine.rocks_database import FOLDER, RocksLogDatabase
 
 CONTROL_NAME = "control.db"
+COORDINATOR_FILE = "metadata.sqlite3"
+"""Only a coordinator's data folder has it."""
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +86,10 @@ class DataFolder:
         """
         if (path / OWNER_NAME).exists():
             raise ConfigurationError(f"{path} is a data dir or an index dir, and no data folder")
+        if (path / COORDINATOR_FILE).exists():
+            raise ConfigurationError(
+                f"{path} is the data folder of a coordinator: give --data the node's own folder"
+            )
         try:
             make_durable(path)
             lock_fd = lock_folder(path)

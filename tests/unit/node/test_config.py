@@ -49,4 +49,6 @@ def test_what_it_tells_others(values: dict[str, object], told: str) -> None:
 def test_addresses_are_checked(values: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         settings(**values).check_addresses()
+    with pytest.raises(ConfigurationError, match="write HOST:PORT"):
+        settings(coordinator="127.0.0.1:7400, x").check_addresses()
     settings(native_listen="10.0.0.1:7501", insecure_bind=True).check_addresses()

@@ -83,3 +83,17 @@ def test_damaged_file_is_refused_and_unlocked(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StorageError):
             SqliteStore(path)
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        SqliteDatabase(tmp_path / "file" / "metadata.sqlite3")
+
+
+def test_the_folder_of_a_node(tmp_path: Path) -> None:
+    """A swapped path would begin a new, empty cluster there."""
+    (tmp_path / "control.db").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="is the data folder of a node"):
+        SqliteDatabase(tmp_path / "metadata.sqlite3")
+    assert [each.name for each in tmp_path.iterdir()] == ["control.db"]

@@ -102,3 +102,11 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="cannot be used"):
         DataFolder.open(tmp_path / "file" / "data", 1)
+
+
+def test_the_folder_of_a_coordinator(tmp_path: Path) -> None:
+    """A swapped path would begin a new, empty node there."""
+    (tmp_path / "metadata.sqlite3").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="is the data folder of a coordinator"):
+        DataFolder.open(tmp_path, 1)
+    assert [each.name for each in tmp_path.iterdir()] == ["metadata.sqlite3"]
