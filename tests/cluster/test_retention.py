@@ -8,6 +8,7 @@ written while room is made must fit on the disk, which takes a larger one where 
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,45 @@ async def test_a_topic_that_may_goes_round_a_small_disk(tmp_path: Path) -> None:
             assert read + sum(late.skipped_records().values()) == count
             assert all(late.skipped_records().values())
         assert await read_all(address, "stays") == stays, "others keep what they have"
+
+
+async def test_a_disk_that_cannot_be_measured_costs_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk seems nearly full for ever: deleting makes no room, so it ends."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "real = os.fstatvfs\n"
+        "blocks = (1 << 12, 1 << 12, 1 << 24, 1 << 21, 1 << 21)\n"  # an eighth of 64 GiB is free
+        "os.fstatvfs = lambda file: os.statvfs_result(blocks + tuple(real(file))[5:])\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = {"disk_free_bytes_min": 1 << 50}
+    with LocalCluster(tmp_path / "cluster", nodes=3, node_settings=settings) as cluster:
+        address, segments = cluster.bootstrap, 12
+        await create(address, "unmeasured", partitions=1)
+        async with Admin(address) as admin:
+
+            async def is_sealed(least: int) -> bool:
+                found = await admin.list_segments("unmeasured")
+                return sum(each.state == SegmentState.SEALED for each in found) > least
+
+            async def is_told() -> bool:
+                alerts = [each.why for each in (await admin.describe_cluster()).alerts]
+                return sum("bytes of room on its disk" in each for each in alerts) == 3
+
+            for number in range(segments):
+                await produce(address, "unmeasured", numbered(100 * number, 100))
+                await admin.roll_topic("unmeasured")
+                await until(partial(is_sealed, number))
+            assert await start_of(admin, "unmeasured") == 0
+            await admin.alter_topic("unmeasured", on_full="delete_oldest")
+            await until(is_told)
+            start = await start_of(admin, "unmeasured")
+            assert 0 < start <= 100 * segments // 2
+            await asyncio.sleep(3.0)  # several looks later
+            assert await start_of(admin, "unmeasured") == start
+        await produce(address, "unmeasured", numbered(90_000, 20))
 
 
 async def follow_all(bootstrap: str, topic: str, count: int) -> dict[int, list[int]]:

@@ -13,6 +13,7 @@ STEP_SHARE = 4
 GAIN_SHARE = 2
 """The wish must shrink by at least one part in so many of what has gone: indexes and files made in
 advance grow meanwhile."""
+NONSENSE = "that is more than its disk has in use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,27 @@ class Wish:
     going: int
     """Ordered to be deleted, and not gone yet."""
 
+    @property
+    def total(self) -> int:
+        """Length of all logs that lie on the node."""
+        return self.held + self.going
+
 
 @dataclass(frozen=True, slots=True)
 class WishVerdict:
     """The verdict on a wish, kept until the next look."""
 
     first: Wish
-    """The wish of this stream when the node held most: later ones are compared with it."""
+    """The wish of this stream when most lay on the node: later ones are compared with it."""
     last: Wish
+    waiting: int
+    """The least that was to be deleted at any look: that may wait for a disk that is away."""
     room: int = 0
     """Bytes to free now."""
     refusal: str = ""
-    """Why nothing is deleted for it any more; empty = it counts."""
+    """Why nothing is deleted for it; empty = it counts."""
+    is_final: bool = False
+    """The refusal holds until the wish or its stream ends."""
 
 
 def judge(wish: Wish, before: WishVerdict | None) -> WishVerdict | None:
@@ -57,25 +67,37 @@ def judge(wish: Wish, before: WishVerdict | None) -> WishVerdict | None:
     """
     if wish.wanted <= 0:
         return None
+    if before is not None and before.last.stream != wish.stream:
+        before = None
     if wish.wanted > wish.used:
-        return WishVerdict(wish, wish, refusal="it asks for more than its disk has in use")
-    if before is None or before.last.stream != wish.stream:
-        return WishVerdict(wish, wish)
+        return _nonsense(wish, before)
+    if before is None:
+        return WishVerdict(wish, wish, wish.going)
     if before.last.heartbeat == wish.heartbeat:
-        return replace(before, last=wish, room=0)
-    first = wish if wish.held > before.first.held else before.first
-    refusal = before.refusal or _refusal(first, wish)
+        return replace(before, room=0)
+    first = wish if wish.total > before.first.total else before.first
+    waiting = min(before.waiting, wish.going)
+    refusal = before.refusal if before.is_final else _refusal(first, wish)
     if refusal:
-        return WishVerdict(first, wish, refusal=refusal)
-    lasting = min(wish.wanted, before.last.wanted)
-    step = max(wish.held // STEP_SHARE, 1)
-    return WishVerdict(first, wish, room=max(0, min(lasting, step) - wish.going))
+        return WishVerdict(first, wish, waiting, refusal=refusal, is_final=True)
+    step = max(wish.held // STEP_SHARE, 1) - (wish.going - waiting)
+    lacking = min(wish.wanted, before.last.wanted) - wish.going
+    return WishVerdict(first, wish, waiting, room=max(0, min(lacking, step)))
+
+
+def _nonsense(wish: Wish, before: WishVerdict | None) -> WishVerdict:
+    """Let a wish count for nothing: the next one begins, and a final refusal stays."""
+    empty = replace(wish, wanted=0, held=0, going=0)
+    if before is None:
+        return WishVerdict(empty, empty, wish.going, refusal=NONSENSE)
+    refusal = before.refusal if before.is_final else NONSENSE
+    return replace(before, last=empty, room=0, refusal=refusal)
 
 
 def _refusal(first: Wish, wish: Wish) -> str:
     """Return why deleting seems to make no room; empty = it does, or too little has gone to say."""
-    gone = first.held - wish.held - wish.going
+    gone = first.total - wish.total
     gained = first.wanted - wish.wanted
-    if gone <= 0 or gone * STEP_SHARE < first.held or gained * GAIN_SHARE >= gone:
+    if gone <= 0 or gone * STEP_SHARE < first.total or gained * GAIN_SHARE >= gone:
         return ""
-    return f"{gone} bytes have gone since it asked for {first.wanted}, and nothing shows it"
+    return f"{gone} bytes were deleted since it asked for {first.wanted}, and that made no room"

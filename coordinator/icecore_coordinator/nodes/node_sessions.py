@@ -1,4 +1,4 @@
-"""Heartbeat streams: who is up.
+"""Heartbeat streams: who is up, and how much room each node has.
 
 A node is DOWN when its stream broke and its host refuses connections (``broken_streams``), or when
 the same incarnation did not resume it within 500 ms, or when it was silent for a lease. The 500 ms
@@ -9,7 +9,7 @@ when recovery starts.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from icecore.model import Incarnation, NodeId, NodeState, SegmentId, SegmentState
@@ -17,12 +17,12 @@ from icecore.process.log import event
 from icecore.rpc import convert
 from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
+from icecore.v1.common_pb2 import DiskUsage
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_pushes import Outbox, Pushes
 from icecore_coordinator.nodes.reported_state import ReportedState
-from icecore_coordinator.nodes.reported_usage import Usage, kept_disks, kept_text
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
@@ -30,7 +30,12 @@ from icecore_coordinator.state.tier_index import STORE_ID_BYTES
 
 _log = logging.getLogger(__name__)
 
-PROBLEM_MAX = 500
+DISKS_KEPT_MAX = 64
+"""Most disks kept per node."""
+TEXT_BYTES_MAX = 255
+"""Most bytes kept of a disk's path, and of its problem: whoever describes the cluster gets all."""
+PROBLEM_BYTES_MAX = 500
+"""The same of the problem of an object store."""
 BROKEN_STREAM_MS = 500.0
 CLOCK_OFF_MS = 5_000
 """A node whose wall clock differs more from ours is not asked to lead, if others can."""
@@ -65,6 +70,21 @@ class Session:
     def is_closed(self) -> bool:
         """Return whether it ended, or a newer one of the node took its place."""
         return self.outbox.is_closed
+
+
+@dataclass
+class Usage:
+    """The disk usage that a node reported last."""
+
+    free_bytes: int = 0
+    used_bytes: int = 0
+    reclaim_bytes: int = 0
+    """Bytes to be freed before the disk has enough room again."""
+    disks: tuple[DiskUsage, ...] = ()
+    stream: int = 0
+    """Number of the heartbeat stream that said so, since this coordinator started."""
+    heartbeat: int = 0
+    """Sequence number of the heartbeat."""
 
 
 class NodeSessions:
@@ -195,14 +215,15 @@ class NodeSessions:
         session.last_heartbeat_ms = self._clock.monotonic_ms()
         session.outbox.answer = request.sequence
         session.outbox.wake.set()
-        self._usage[node_id] = Usage(
-            request.disk_free_bytes,
-            request.disk_used_bytes,
-            request.reclaim_bytes,
-            kept_disks(request.disks),
-            session.number,
-            request.sequence,
-        )
+        if not session.is_closed:  # else a newer stream has said, or will say, what is true now
+            self._usage[node_id] = Usage(
+                request.disk_free_bytes,
+                request.disk_used_bytes,
+                request.reclaim_bytes,
+                _kept_disks(request.disks),
+                session.number,
+                request.sequence,
+            )
         self._copies.deleted.note(node_id, convert.segment_ids(request.deleted_segment_ids))
         self._copies.note_crowded(node_id, convert.segment_ids(request.crowded_segment_ids))
         self._copies.note_unknown(node_id, convert.segment_ids(request.unknown_segment_ids))
@@ -215,7 +236,7 @@ class NodeSessions:
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
         status = self._live.of(node_id)
-        problem = kept_text(request.store_problem, PROBLEM_MAX)
+        problem = _kept_text(request.store_problem, PROBLEM_BYTES_MAX)
         store_id = request.store_id if len(request.store_id) == STORE_ID_BYTES else b""
         if (status.store_id, status.store_problem) != (store_id, problem):
             self._live.note(node_id, store_id=store_id, store_problem=problem)
@@ -327,3 +348,25 @@ class NodeSessions:
                     self._copies.forget_shut_out(segment.segment_id)
                 if segment.state == SegmentState.SEALED:
                     self._heard.forget(segment.segment_id)
+
+
+def _kept_disks(told: Sequence[DiskUsage]) -> tuple[DiskUsage, ...]:
+    """Return what is kept of a node's disks."""
+    return tuple(
+        DiskUsage(
+            path=_kept_text(each.path, TEXT_BYTES_MAX),
+            used_bytes=each.used_bytes,
+            free_bytes=each.free_bytes,
+            problem=_kept_text(each.problem, TEXT_BYTES_MAX),
+        )
+        for each in told[:DISKS_KEPT_MAX]
+    )
+
+
+def _kept_text(told: str, bytes_max: int) -> str:
+    """Return the beginning of a text, with control characters escaped."""
+    shown = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in told[:bytes_max]
+    )
+    return shown.encode()[:bytes_max].decode(errors="ignore")

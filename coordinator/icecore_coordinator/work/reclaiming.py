@@ -22,7 +22,7 @@ from icecore_coordinator.decisions.retention import (
     sacrifices,
     spare_tails,
 )
-from icecore_coordinator.nodes.reported_usage import Usage
+from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -81,16 +81,16 @@ class Reclaimer:
         verdict = judge(wish, before)
         if verdict is not None:
             self._judged[node_id] = verdict
-            if verdict.refusal and (before is None or not before.refusal):
-                self._alert(node_id, verdict)
+            if verdict.refusal and (before is None or before.refusal != verdict.refusal):
+                self._alert(node_id, usage, verdict)
         return verdict
 
-    def _alert(self, node_id: NodeId, verdict: WishVerdict) -> None:
+    def _alert(self, node_id: NodeId, usage: Usage, verdict: WishVerdict) -> None:
         self._alerts.raise_alert(
             NO_SEGMENT,
-            f"node {node_id} asks for {verdict.last.wanted} bytes of room on its disk: "
-            f"{verdict.refusal}. No record is deleted for it any more. Look what fills the disk "
-            "(df), and restart the node",
+            f"node {node_id} asks for {usage.reclaim_bytes} bytes of room on its disk: "
+            f"{verdict.refusal}. No record is deleted for it. Look what fills the disk (df), and "
+            "restart the node",
         )
 
     async def _free(self, node_id: NodeId, lacking: int) -> None:

@@ -42,11 +42,33 @@ def test_a_step_under_way_counts() -> None:
     assert verdict is not None and verdict.room == 0 and not verdict.refusal
 
 
-def test_more_than_the_disk_has_in_use_is_nonsense() -> None:
+def test_orders_that_wait_for_a_disk_hold_up_no_step() -> None:
+    """A further disk is away: what is to go there does not go, and is no step of ours."""
+    waiting = replace(FIRST, going=700, wanted=1_100)
+    verdict = judge(after(waiting), judge(waiting, None))
+    assert verdict is not None and verdict.room == 250
+    ordered = after(after(waiting), held=750, going=950)
+    verdict = judge(ordered, verdict)
+    assert verdict is not None and verdict.room == 0
+    done = after(ordered, going=700, wanted=850)
+    verdict = judge(done, verdict)
+    assert verdict is not None and verdict.room == 150, "as much as is still lacking"
+
+
+def test_more_than_the_disk_has_in_use_counts_for_nothing() -> None:
     verdict = judge(replace(FIRST, wanted=1 << 50), None)
-    assert verdict is not None and verdict.refusal
+    assert verdict is not None and verdict.refusal and verdict.room == 0
     again = judge(after(FIRST), verdict)
-    assert again is not None and again.room == 0, "one that made sense follows, and has to last"
+    assert again is not None and again.room == 0 and not again.refusal, "a wish has to last"
+    third = judge(after(after(FIRST)), again)
+    assert third is not None and third.room == HELD // 4
+
+
+def test_one_mistaken_number_does_not_count_for_the_next() -> None:
+    mistaken = judge(after(FIRST, wanted=1 << 50), begun())
+    assert mistaken is not None and mistaken.refusal and mistaken.room == 0
+    true = judge(after(after(FIRST)), mistaken)
+    assert true is not None and true.room == 0 and not true.refusal
 
 
 def test_it_ends_where_deleting_makes_no_room() -> None:
@@ -54,6 +76,10 @@ def test_it_ends_where_deleting_makes_no_room() -> None:
     assert stuck is not None and stuck.refusal and stuck.room == 0
     still = judge(after(after(FIRST), held=750, wanted=399), stuck)
     assert still is not None and still.refusal == stuck.refusal
+    mistaken = judge(after(after(after(FIRST)), held=750, wanted=1 << 50), still)
+    assert mistaken is not None and mistaken.refusal == stuck.refusal, "nonsense is no way out"
+    last = judge(after(after(after(after(FIRST))), held=750), mistaken)
+    assert last is not None and last.refusal == stuck.refusal
     assert judge(after(FIRST, wanted=0), stuck) is None
 
 

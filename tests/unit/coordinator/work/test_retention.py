@@ -15,8 +15,8 @@ from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.nodes.reported_state import ReportedState
-from icecore_coordinator.nodes.reported_usage import Usage
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing

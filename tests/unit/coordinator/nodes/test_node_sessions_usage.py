@@ -2,7 +2,7 @@
 
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import DiskUsage
-from icecore_coordinator.nodes.reported_usage import DISKS_KEPT_MAX, TEXT_BYTES_MAX, kept_text
+from icecore_coordinator.nodes.node_sessions import DISKS_KEPT_MAX, TEXT_BYTES_MAX
 from tests.unit.coordinator.nodes.test_node_sessions import Watch
 
 
@@ -37,5 +37,18 @@ def test_usage_is_forgotten_with_the_stream() -> None:
 
 
 def test_a_text_is_bounded_in_bytes() -> None:
-    assert kept_text("\u00fc" * 300, 255) == "\u00fc" * 127
-    assert kept_text("/data", 255) == "/data"
+    watch = Watch()
+    disks = [DiskUsage(path="\u00fc" * 300), DiskUsage(path="/data")]
+    watch.sessions.heartbeat(watch.connect(1), pb.HeartbeatRequest(sequence=1, disks=disks))
+    assert [each.path for each in watch.sessions.usage(1).disks] == ["\u00fc" * 127, "/data"]
+
+
+def test_a_stream_that_was_replaced_says_nothing_of_the_disk() -> None:
+    watch = Watch()
+    old, new = watch.connect(1), watch.connect(1)
+    watch.sessions.heartbeat(new, pb.HeartbeatRequest(sequence=1, disk_used_bytes=7))
+    watch.sessions.heartbeat(old, pb.HeartbeatRequest(sequence=9, disk_used_bytes=8))
+    assert watch.sessions.usage(1).used_bytes == 7
+    watch.sessions.disconnected(new)
+    watch.sessions.heartbeat(new, pb.HeartbeatRequest(sequence=2, disk_used_bytes=7))
+    assert watch.sessions.usage(1).used_bytes == 0
