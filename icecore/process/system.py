@@ -99,12 +99,11 @@ def open_standard_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    if sys.stdin is None:
-        sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
-    if sys.stdout is None:
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    # A library may have taken the number of a closed stream before: ours have their own.
+    null = Path(os.devnull)
+    sys.stdin = sys.stdin or null.open(encoding="utf-8")
+    sys.stdout = sys.stdout or null.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or null.open("w", encoding="utf-8")
 
 
 def tune_process() -> None:
