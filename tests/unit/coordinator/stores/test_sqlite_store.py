@@ -10,6 +10,7 @@ import pytest
 from icecore.errors import ConfigurationError, StorageError
 from icecore_coordinator.stores.metadata_store import Compare, MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
+from icecore_node.storage.data_folder import DataFolder
 from tests.conformance.metadata_store_suite import MetadataStoreSuite
 
 
@@ -93,7 +94,8 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_node(tmp_path: Path) -> None:
     """A swapped path would begin a new, empty cluster there."""
-    (tmp_path / "control.db").write_bytes(b"")
+    DataFolder.open(tmp_path, 1).close()
+    before = {each.name for each in tmp_path.iterdir()}
     with pytest.raises(ConfigurationError, match="is the data folder of a node"):
         SqliteDatabase(tmp_path / "metadata.sqlite3")
-    assert [each.name for each in tmp_path.iterdir()] == ["control.db"]
+    assert {each.name for each in tmp_path.iterdir()} == before

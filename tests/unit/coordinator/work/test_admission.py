@@ -1,6 +1,7 @@
 """A node that begins to heartbeat turns out to have unknown copies, or to have lost some, or is not
 the node that registered."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,12 +9,13 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import InvalidRequestError
-from icecore.model import SegmentId, SegmentState
+from icecore.model import NodeId, SegmentId, SegmentState
 from icecore.process.system import SystemRng
-from icecore_coordinator.decisions.node_changes import HeldReplica, Registration
+from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, check_stream
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.node_sessions import Registered
+from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord, updated_segment
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.work.admission import NodeAdmission
@@ -62,3 +64,18 @@ async def test_bytes_that_nobody_knew_of_make_their_node_a_holder() -> None:
 def sealed_record(record: SegmentRecord) -> SegmentRecord:
     fields = {"state": SegmentState.SEALED, "end_offset": 10, "seal_digest": DIGEST}
     return updated_segment(record, fields)
+
+
+@pytest.mark.parametrize(
+    ("version", "disk_id", "is_taken"),
+    [(4, b"\4", True), (4, b"", False), (4, b"\5", False), (3, b"", True), (3, b"\5", False)],
+)
+def test_which_streams_prove_whose_they_are(version: int, disk_id: bytes, is_taken: bool) -> None:
+    """Nodes of 0.1.0 speak version 3, and their heartbeats carry no disk id."""
+    state = ClusterState()
+    node = replace(registered(4, 1), disk_id=b"\4", protocol_version=version)
+    state.apply(Change((node,)))
+    asked = Registration(b"", 4, b"\4", 1, "n4:1", "", protocol_version=version)
+    for known in (None, asked):
+        with nullcontext() if is_taken else pytest.raises(InvalidRequestError, match="node 4"):
+            check_stream(state, NodeId(4), disk_id, known)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore.errors import ConfigurationError, StorageError, WrongClusterError
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase
 from icecore_node.storage.data_folder import CONTROL_NAME, DataFolder
 
 CLUSTER = b"c" * 16
@@ -106,7 +107,8 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_the_folder_of_a_coordinator(tmp_path: Path) -> None:
     """A swapped path would begin a new, empty node there."""
-    (tmp_path / "metadata.sqlite3").write_bytes(b"")
+    SqliteDatabase(tmp_path / "metadata.sqlite3").close()
+    before = {each.name for each in tmp_path.iterdir()}
     with pytest.raises(ConfigurationError, match="is the data folder of a coordinator"):
         DataFolder.open(tmp_path, 1)
-    assert [each.name for each in tmp_path.iterdir()] == ["metadata.sqlite3"]
+    assert {each.name for each in tmp_path.iterdir()} == before
