@@ -59,7 +59,13 @@ async def _serve(settings: CoordinatorSettings) -> int:
     net = Transports(insecure_bind=settings.insecure_bind)
     store = SqliteStore(Path(settings.data) / "metadata.sqlite3")
     coordinator = Coordinator(
-        net, store, SystemClock(), SystemRng(), settings.waits, settings.topic_defaults
+        net,
+        store,
+        SystemClock(),
+        SystemRng(),
+        settings.waits,
+        settings.topic_defaults,
+        settings.reclaim_slack_bytes,
     )
     status: StatusServer | None = None
     stopping = asyncio.Event()

@@ -10,6 +10,9 @@ from icecore.process.system import DESCRIPTORS_MIN
 from icecore.topic_settings import SETTINGS, Setting, SettingKind
 from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
 
+RECLAIM_SLACK_BYTES = 1 << 30
+"""Deleting less than this may show nothing: files grow ahead of their records."""
+
 
 def _size(value: object) -> object:
     """Sizes are written like others, and -1 is no limit."""
@@ -72,6 +75,12 @@ class CoordinatorSettings(WaitSettings, _Process):
     section: ClassVar[str] = "coordinator"
     flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
 
+    reclaim_slack_bytes: ByteSize = Field(
+        ByteSize(RECLAIM_SLACK_BYTES),
+        ge=0,
+        description="Deleting this much for a full disk, and a quarter of what its node has, must"
+        " make room there; else no more is deleted.",
+    )
     timing: CoordinatorTiming = Field(
         CoordinatorTiming(), description="Other waits: a table [coordinator.timing]."
     )

@@ -17,7 +17,7 @@ from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1.admin_pb2 import DescribeClusterResponse
-from icecore_coordinator.config import TopicDefaults
+from icecore_coordinator.config import RECLAIM_SLACK_BYTES, TopicDefaults
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.alerts import Alerts
@@ -117,6 +117,7 @@ class Coordinator:
         rng: Rng,
         timing: Timing | None = None,
         topic_defaults: TopicDefaults | None = None,
+        reclaim_slack_bytes: int = RECLAIM_SLACK_BYTES,
     ) -> None:
         timing = timing or Timing()
         self.ledger = Ledger(store, rng)
@@ -137,17 +138,7 @@ class Coordinator:
         )
         self._versions = TopicVersions(self.ledger.state)
         self._pushes = Pushes(self.ledger.state, self.live, lambda: self._versions.version)
-        self._sessions = NodeSessions(
-            state=self.ledger.state,
-            live=self.live,
-            pushes=self._pushes,
-            heard=self.heard,
-            copies=ports.copies,
-            alerts=self.alerts,
-            clock=clock,
-            lease_ms=timing.lease_ms,
-            on_status=self._on_status,
-        )
+        self._sessions = self._make_sessions(ports)
         opening = SegmentOpening(self.ledger, ports.calls, self.live, clock, timing)
         self._opener = TailOpener(ports, _start_states(ports), opening)
         self.recovery = Recovery(ports, opening)
@@ -163,7 +154,9 @@ class Coordinator:
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
         self.tiering = TieringScheduler(ports, self._spawn)
         self._retention = RetentionScheduler(ports, rolls)
-        self._reclaimer = Reclaimer(ports, rolls, self._sessions.usage, self.tiering.local.free)
+        self._reclaimer = Reclaimer(
+            ports, rolls, self._sessions.usage, self.tiering.local.free, reclaim_slack_bytes
+        )
         nodes = CoordinatorService(
             ports,
             admission=NodeAdmission(ports, self._sessions),
@@ -179,6 +172,19 @@ class Coordinator:
         self._handlers = _merged(nodes.handlers(), admin)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._servers: list[Server] = []
+
+    def _make_sessions(self, ports: WorkerPorts) -> NodeSessions:
+        return NodeSessions(
+            state=self.ledger.state,
+            live=self.live,
+            pushes=self._pushes,
+            heard=self.heard,
+            copies=ports.copies,
+            alerts=self.alerts,
+            clock=ports.clock,
+            lease_ms=ports.timing.lease_ms,
+            on_status=self._on_status,
+        )
 
     def _make_describer(self) -> Describer:
         return Describer(

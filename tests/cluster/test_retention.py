@@ -234,8 +234,10 @@ async def test_a_disk_that_cannot_be_measured_costs_a_part(
         "os.fstatvfs = lambda file: os.statvfs_result(blocks + tuple(real(file))[5:])\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    settings = {"disk_free_bytes_min": 1 << 50}
-    with LocalCluster(tmp_path / "cluster", nodes=3, node_settings=settings) as cluster:
+    nodes, coordinator = {"disk_free_bytes_min": 1 << 50}, {"reclaim_slack_bytes": 0}
+    with LocalCluster(
+        tmp_path / "cluster", nodes=3, node_settings=nodes, coordinator_settings=coordinator
+    ) as cluster:
         address, segments = cluster.bootstrap, 12
         await create(address, "unmeasured", partitions=1)
         async with Admin(address) as admin:

@@ -55,12 +55,13 @@ class WishVerdict:
     """The refusal holds until the wish or its stream ends."""
 
 
-def judge(wish: Wish, before: WishVerdict | None) -> WishVerdict | None:
+def judge(wish: Wish, before: WishVerdict | None, slack_bytes: int) -> WishVerdict | None:
     """Judge the wish of a node at a look.
 
     Args:
         wish: What it says now.
         before: The verdict of the look before, of this node.
+        slack_bytes: Least that must have gone before it is asked whether that made room.
 
     Returns:
         The verdict; None when the node wishes for nothing.
@@ -77,7 +78,7 @@ def judge(wish: Wish, before: WishVerdict | None) -> WishVerdict | None:
         return replace(before, room=0)
     first = wish if wish.total > before.first.total else before.first
     waiting = min(before.waiting, wish.going)
-    refusal = before.refusal if before.is_final else _refusal(first, wish)
+    refusal = before.refusal if before.is_final else _refusal(first, wish, slack_bytes)
     if refusal:
         return WishVerdict(first, wish, waiting, refusal=refusal, is_final=True)
     step = max(wish.held // STEP_SHARE, 1) - (wish.going - waiting)
@@ -94,10 +95,11 @@ def _nonsense(wish: Wish, before: WishVerdict | None) -> WishVerdict:
     return replace(before, last=empty, room=0, refusal=refusal)
 
 
-def _refusal(first: Wish, wish: Wish) -> str:
+def _refusal(first: Wish, wish: Wish, slack_bytes: int) -> str:
     """Return why deleting seems to make no room; empty = it does, or too little has gone to say."""
     gone = first.total - wish.total
     gained = first.wanted - wish.wanted
-    if gone <= 0 or gone * STEP_SHARE < first.total or gained * GAIN_SHARE >= gone:
+    is_much = gone > 0 and gone >= max(first.total / STEP_SHARE, slack_bytes)
+    if not is_much or gained * GAIN_SHARE >= gone:
         return ""
     return f"{gone} bytes were deleted since it asked for {first.wanted}, and that made no room"

@@ -40,6 +40,7 @@ class Reclaimer:
         usage: What a node last said of its disk.
         free_local: Drops what a node has of segments that lie in object storage, too, until that
             frees so many bytes; returns how many it freed.
+        slack_bytes: See ``judge``.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Reclaimer:
         rolls: TailRolls,
         usage: Callable[[NodeId], Usage],
         free_local: Callable[[NodeId, int], Awaitable[int]],
+        slack_bytes: int,
     ) -> None:
         self._ledger = ports.ledger
         self._live = ports.live
@@ -57,6 +59,7 @@ class Reclaimer:
         self._rolls = rolls
         self._usage = usage
         self._free_local = free_local
+        self._slack_bytes = slack_bytes
 
     async def look(self) -> None:
         """Free what nodes ask for, one node after the other: what one gets frees others, too."""
@@ -78,7 +81,7 @@ class Reclaimer:
             held=held_bytes(state, node_id, self._heard.length_bytes),
             going=going_bytes(state, node_id),
         )
-        verdict = judge(wish, before)
+        verdict = judge(wish, before, self._slack_bytes)
         if verdict is not None:
             self._judged[node_id] = verdict
             if verdict.refusal and (before is None or before.refusal != verdict.refusal):

@@ -2,10 +2,15 @@
 
 from dataclasses import replace
 
-from icecore_coordinator.decisions.reclaim_steps import Wish, WishVerdict, judge
+from icecore_coordinator.decisions import reclaim_steps
+from icecore_coordinator.decisions.reclaim_steps import Wish, WishVerdict
 
 HELD = 1_000
 FIRST = Wish(stream=1, heartbeat=1, wanted=400, used=5_000, held=HELD, going=0)
+
+
+def judge(wish: Wish, before: WishVerdict | None) -> WishVerdict | None:
+    return reclaim_steps.judge(wish, before, slack_bytes=0)
 
 
 def after(wish: Wish, **changes: int) -> Wish:
@@ -81,6 +86,15 @@ def test_it_ends_where_deleting_makes_no_room() -> None:
     last = judge(after(after(after(after(FIRST))), held=750), mistaken)
     assert last is not None and last.refusal == stuck.refusal
     assert judge(after(FIRST, wanted=0), stuck) is None
+
+
+def test_too_little_has_gone_to_show_anything() -> None:
+    """A small node, whose files that are made in advance hide what deletions free."""
+    stays = after(FIRST, held=500)
+    verdict = reclaim_steps.judge(stays, begun(), slack_bytes=501)
+    assert verdict is not None and not verdict.refusal and verdict.room == 125
+    verdict = reclaim_steps.judge(stays, begun(), slack_bytes=500)
+    assert verdict is not None and verdict.refusal
 
 
 def test_it_goes_on_while_the_wish_shrinks() -> None:

@@ -69,7 +69,7 @@ class World:
         )
         self.retention = RetentionScheduler(ports, cast(Any, self))
         nothing_tiered = LocalCopies(ports, self.verify, lambda _: True)
-        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, nothing_tiered.free)
+        self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, nothing_tiered.free, 4 * GIB)
         self.records = RecordDeletion(ports)
         self.retention.start()
 
