@@ -1,5 +1,6 @@
 """A node with two disks loses one, while it runs or while it is stopped: the other one goes on."""
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,14 @@ async def disks_of(cluster: LocalCluster) -> list[DiskUsage]:
     return list(next(each for each in nodes if each.node.node_id == 1).disks)
 
 
+async def disks_told_bad(cluster: LocalCluster) -> list[DiskUsage]:
+    """Wait for the heartbeat that tells a problem of a disk: copies elsewhere may come earlier."""
+    async with asyncio.timeout(30.0):
+        while not any(each.problem for each in (found := await disks_of(cluster))):
+            await asyncio.sleep(0.1)
+    return found
+
+
 async def test_a_disk_fails_while_its_node_runs(cluster: LocalCluster) -> None:
     log = await filled(cluster)
     pid = cluster.node(1).pid
@@ -66,7 +75,7 @@ async def test_a_disk_fails_while_its_node_runs(cluster: LocalCluster) -> None:
     assert "event=disk_lost" in cluster.node(1).log_path.read_text()
     assert await read_all(cluster.bootstrap, TOPIC) == whole
     await wait_whole(cluster)
-    first, second = await disks_of(cluster)
+    first, second = await disks_told_bad(cluster)
     assert first.problem == "" and first.free_bytes > 0
     assert second.path == str(disk(cluster)) and "a sync had failed" in second.problem
     cluster.stop_node(1)
