@@ -6,6 +6,7 @@ What reads a bucket is the servers' code, in a process of its own: clients don't
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -16,7 +17,13 @@ from icecore.cli.output import plain
 from icecore.cli.session import CommandSession, complete_topic, confirm_final, session_of
 from icecore.client.admin.topic_settings import settings_of_plan
 from icecore.client.types import MERGED_BYTES
-from icecore.errors import ConflictError, InvalidRequestError, StorageError, WrongClusterError
+from icecore.errors import (
+    ConflictError,
+    IcecoreError,
+    InvalidRequestError,
+    StorageError,
+    WrongClusterError,
+)
 from icecore.process import launch
 from icecore.topic_settings import TopicSettings
 
@@ -35,6 +42,22 @@ Topics = Annotated[
 ]
 Region = Annotated[str, typer.Option(help="Of an S3 bucket.")]
 Endpoint = Annotated[str, typer.Option(help="http(s)://host:port of another S3 than AWS's.")]
+TakeOver = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Make the bucket this cluster's; the one it belongs to is gone for good.",
+    ),
+]
+Adopted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adopt",
+        help="For a bucket that has lost its marker: a cluster, gone for good, whose it was; "
+        "may repeat.",
+        metavar="CLUSTER",
+    ),
+]
 _MERGE_S = 1_800.0
 """For one group."""
 _MERGE_COLUMNS = (
@@ -161,28 +184,28 @@ def restore(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be done.")
     ] = False,
-    take_over: Annotated[
-        bool,
-        typer.Option(
-            "--take-over",
-            help="Make the bucket this cluster's; the one it belongs to is gone for good.",
-        ),
-    ] = False,
+    take_over: TakeOver = False,
+    adopt: Adopted = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Rebuild topics from a bucket alone, in a new cluster.
 
     What was tiered comes back, readable from object storage; what was not is lost. Deleted topics
-    and records stay deleted. The bucket must belong to this cluster: --take-over gives it to it.
-    Two clusters in one bucket would delete each other's objects, so the old one must never run
-    again.
+    and records stay deleted. Of several topics those that can't come back are named, and the
+    status is 1. The bucket must belong to this cluster: --take-over gives it to it. Two clusters
+    in one bucket would delete each other's objects, so the old one must never run again.
     """
     session = session_of(context)
     arguments = [*_topics(topic), *_where(region, endpoint)]
     arguments += ["--partitions", str(partitions), *["--skip-gaps"] * skip_gaps]
     arguments += ["--with-deleted"] * with_deleted
+    arguments += _adopt(adopt or ())
     found = _run(session, ["plan", url, *arguments])
-    problems = [f"{each['topic']}: {what}" for each in found["topics"] for what in each["problems"]]
+    problems = [
+        f"{each['topic'] or each['topic_id']}: {what}"
+        for each in found["topics"]
+        for what in each["problems"]
+    ]
     left = _left_out(found)
     if dry_run:
         _show_plan(session, found, problems)
@@ -191,15 +214,40 @@ def restore(
         if problems:
             raise typer.Exit(1)
         return
-    if problems or not found["topics"]:
+    whole = [each for each in found["topics"] if not each["problems"]]
+    if not whole:
         raise ConflictError("; ".join(problems[:5] or left[:5]) or f"no topic is in {url}")
-    _claim(session, url, found, _where(region, endpoint), is_meant=take_over, yes=yes)
+    where = _where(region, endpoint)
+    _claim(session, url, found, where, adopt or (), is_meant=take_over, yes=yes)
     for line in left:
         session.output.note(line)
-    for each in found["topics"]:
-        _import(session, each, _settings(session, each, partitions, replication_factor))
-        count = len(each["segments"])
-        session.output.note(f"topic {each['topic']} is back with {count} segments")
+    refused = (_bring_back(session, each, partitions, replication_factor) for each in whole)
+    _tell_missing(session, [*problems, *filter(None, refused)])
+
+
+def _bring_back(
+    session: CommandSession, plan: dict[str, Any], partitions: int, replication_factor: int
+) -> str:
+    """Import a topic. Return why the cluster refuses it; empty = it is back. Raises IcecoreError
+    where no answer came: then the others would not come back either."""
+    try:
+        _import(session, plan, _settings(session, plan, partitions, replication_factor))
+    except IcecoreError as error:
+        if error.indeterminate:
+            raise
+        return f"{plan['topic']}: {error.message}"
+    count = len(plan["segments"])
+    session.output.note(f"topic {plan['topic']} is back with {count} segments")
+    return ""
+
+
+def _tell_missing(session: CommandSession, problems: list[str]) -> None:
+    """Say last which topics are not back. Raises typer.Exit where there are some."""
+    for line in problems:
+        session.output.error(f"not restored: {line}")
+    if problems:
+        session.output.note("repeat the restore once that is mended: it passes by what is back")
+        raise typer.Exit(1)
 
 
 def _left_out(found: dict[str, Any]) -> list[str]:
@@ -254,6 +302,7 @@ def _claim(
     url: str,
     found: dict[str, Any],
     where: list[str],
+    adopted: Sequence[str],
     *,
     is_meant: bool,
     yes: bool,
@@ -261,16 +310,20 @@ def _claim(
     """See that the bucket is this cluster's. Raises WrongClusterError."""
     mine = session.admin(lambda admin: admin.describe_tiering()).cluster_id.hex()
     owner = found["cluster_id"]
-    if owner == mine:
+    is_other = owner not in ("", mine)
+    if owner == mine and not adopted and not found.get("other_tables"):
         return
-    if owner and not is_meant:
+    if is_other and not is_meant:
         raise WrongClusterError(
             f"{url} belongs to cluster {owner}, this one is {mine}. If that one is gone for good, "
             "say --take-over; should it still run, both would delete each other's objects"
         )
-    if owner:
+    if is_other:
         confirm_final(f"Take {url} from cluster {owner}, which must never run again?", yes=yes)
+    for each in adopted:
+        confirm_final(f"Take what cluster {each} left, which must never run again?", yes=yes)
     claim = ["take-over", url, *where, "--cluster", mine, *(["--old", owner] if owner else [])]
+    claim += _adopt(adopted)
     _run(session, claim)
 
 
@@ -407,6 +460,10 @@ def _metadata(session: CommandSession, topics: list[str] | None) -> str:
 
 def _topics(topics: list[str] | None) -> list[str]:
     return [word for each in topics or () for word in ("--topic", each)]
+
+
+def _adopt(clusters: Sequence[str]) -> list[str]:
+    return [word for each in clusters for word in ("--adopt", each.lower())]
 
 
 def _where(region: str, endpoint: str) -> list[str]:

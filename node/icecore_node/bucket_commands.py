@@ -14,21 +14,24 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 from uuid import UUID
 
-from icecore.errors import ConfigurationError, IcecoreError, WrongClusterError
+from icecore.errors import ConfigurationError, IcecoreError, ObjectStoreError, WrongClusterError
+from icecore.process.system import SystemRng
 from icecore.topic_settings import SETTINGS
 from icecore_node.io.executor import ThreadExecutor
 
 try:
     from icecore_node.remote.opening import open_store
+    from icecore_node.remote.store.object_store import ObjectDeniedError, ObjectStoreSetupError
     from icecore_node.remote.store.obstore_store import StoreSettings
     from icecore_node.remote.verify.behind_table import has_unnamed
     from icecore_node.remote.verify.bucket import Bucket, CountingStore, TopicObjects, read_bucket
     from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
     from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
     from icecore_node.remote.verify.restore_choice import choose_topics
-    from icecore_node.remote.verify.restore_plan import plan_of
+    from icecore_node.remote.verify.restore_plan import plan_of, table_problem
     from icecore_node.remote.verify.table_look import (
         TableLook,
+        damage_of_log,
         look_at_table,
         removed_paths,
         take_over_table,
@@ -91,9 +94,11 @@ class BucketCommands:
         """See ``plan_of`` and ``choose_topics``. New numbers must be above those of topics that are
         not asked for."""
         bucket = await self._bucket(counts_all=True)
+        self._adopt(bucket)
+        looks = await self._chosen(bucket)
         plans = [
             (topic, plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps))
-            for topic, table in await self._chosen(bucket)
+            for topic, table in looks
         ]
         chosen, left = choose_topics(
             plans, self._given.topic, with_deleted=self._given.with_deleted
@@ -102,7 +107,24 @@ class BucketCommands:
             **self._about(bucket),
             "topics": [asdict(each) for each in chosen],
             "left_out": [asdict(each) for each in left],
+            "other_tables": [
+                topic.topic_id.hex()
+                for topic, table in looks
+                if table is not None and table.cluster_id != bucket.cluster_id
+            ],
         }
+
+    def _adopt(self, bucket: Bucket) -> None:
+        """Take copies of these clusters for the bucket's own. Raises ConfigurationError."""
+        there = bucket.clusters()
+        for each in self._given.adopt:
+            if each not in there:
+                known = ", ".join(f"{count} of {one}" for one, count in sorted(there.items()))
+                raise ConfigurationError(
+                    f"no copy in {self._given.url} is of cluster {each[:64]}; "
+                    f"copies are {known or 'not there'}"
+                )
+        bucket.earlier = (*sorted({*bucket.earlier, *self._given.adopt}),)
 
     async def take_over(self) -> dict[str, Any]:
         """See ``bucket_acts.take_over``. The marker first: then the old cluster commits no more."""
@@ -112,24 +134,43 @@ class BucketCommands:
             raise WrongClusterError(
                 f"{self._given.url} belongs to cluster {bucket.cluster_id} by now: look again"
             )
-        is_new = await take_over(self._store, bucket, cluster_id)
+        is_new = await take_over(self._store, bucket, cluster_id, self._given.adopt, SystemRng())
+        owners = {bucket.cluster_id, *bucket.earlier, *self._given.adopt}
+        if is_new and bucket.cluster_id:
+            owners |= {*bucket.clusters()}
+        left = {}
         for topic in bucket.topics.values():
-            if topic.has_table:
+            if not topic.has_table:
+                continue
+            try:
                 await self._executor.run(
-                    take_over_table, self._settings, topic.topic_id, cluster_id
+                    take_over_table, self._settings, topic.topic_id, cluster_id, owners
                 )
-        return {**self._about(bucket), "cluster_id": cluster_id.hex(), "was_taken": is_new}
+            except ObjectStoreError as error:
+                if _is_of_store(error):
+                    raise
+                left[topic.topic_id.hex()] = error.message  # its topic is not restored either
+        return {
+            **self._about(bucket),
+            "cluster_id": cluster_id.hex(),
+            "was_taken": is_new,
+            "tables_left": left,
+        }
 
     async def hive(self) -> dict[str, Any]:
         """See ``write_hive_file``."""
         bucket, written = await self._bucket(), list[dict[str, Any]]()
-        for topic, table in await self._chosen(bucket):
+        looks = await self._chosen(bucket)
+        for topic, table in looks:
             if table is None:
                 continue
             url = await write_hive_file(
                 self._store, self._given.url, topic.topic_id, sorted(table.paths)
             )
             written.append({"topic": name_of(topic, table), "url": url, "files": len(table.paths)})
+        for topic, _ in looks:
+            if topic.table_damage:
+                raise ObjectStoreError(f"{name_of(topic, None)}: {table_problem(topic)}")
         if not written:
             raise ConfigurationError(f"no table is in {self._given.url}")
         return {**self._about(bucket), "manifests": written}
@@ -147,11 +188,7 @@ class BucketCommands:
         for topic in bucket.topics.values():
             table = None
             if topic.has_table and not self._stays_deleted(topic):
-                table = await self._executor.run(
-                    look_at_table, self._settings, topic.topic_id, self._partitions(topic)
-                )
-            if table is not None and has_unnamed(topic, table):
-                table = replace(table, removed=await removed_paths(self._store, topic))
+                table = await self._table(topic)
             names = {name_of(topic, table), str(UUID(bytes=topic.topic_id))}
             if not self._given.topic or names & {*self._given.topic}:
                 found.append((topic, table))
@@ -161,6 +198,25 @@ class BucketCommands:
                 f"nothing of topic {', '.join(sorted(left))} is in {self._given.url}"
             )
         return found
+
+    async def _table(self, topic: TopicObjects) -> TableLook | None:
+        """Content of a topic's table. None where there is none, and where it is damaged: then the
+        topic says so, and the others are not touched."""
+        topic.table_damage = damage_of_log(topic)
+        if topic.table_damage:
+            return None
+        try:
+            table = await self._executor.run(
+                look_at_table, self._settings, topic.topic_id, self._partitions(topic)
+            )
+            if table is not None and has_unnamed(topic, table):
+                table = replace(table, removed=await removed_paths(self._store, topic))
+        except ObjectStoreError as error:
+            if _is_of_store(error):
+                raise
+            topic.table_damage = error.message
+            return None
+        return table
 
     def _stays_deleted(self, topic: TopicObjects) -> bool:
         """Return whether a plan leaves the topic out: a sweeper may be at its table."""
@@ -199,6 +255,11 @@ def _gone(topic: TopicObjects, table: TableLook | None) -> TopicReport:
         has_table=table is not None,
         strange=["the cluster knows no such topic: the sweeper takes it, or it is to be restored"],
     )
+
+
+def _is_of_store(error: ObjectStoreError) -> bool:
+    """Return whether the store refuses or is away, so that nothing is said of an object."""
+    return error.retriable or isinstance(error, ObjectDeniedError | ObjectStoreSetupError)
 
 
 def _is_uuid(text: str) -> bool:
@@ -255,6 +316,9 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--with-deleted", action="store_true", help="deleted topics, too")
         each.add_argument("--partitions", type=int, default=0, help="how many a topic had")
         each.add_argument("--cluster", default="", help="who takes it over")
+        each.add_argument(
+            "--adopt", action="append", default=[], help="a cluster whose copies are ours"
+        )
         each.add_argument("--old", default="", help="whose it is thought to be")
     return parser
 

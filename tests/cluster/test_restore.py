@@ -79,6 +79,44 @@ async def test_a_bucket_of_several_topics_comes_back(tmp_path: Path, is_one_firs
         assert run_json(cluster, "tier", "verify", place.url)["damaged"] == 0
 
 
+@pytest.mark.timeout(300)
+async def test_a_bucket_without_marker_and_with_a_damaged_table(tmp_path: Path) -> None:
+    """A node of the new cluster marks the bucket first, and one topic has lost its first commit."""
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path / "cluster", place) as cluster:
+        await ready(cluster)
+        address = cluster.bootstrap
+        sent = {name: await fill(address, name, 2, 2) for name in ("whole", "damaged")}
+        async with Admin(address) as admin:
+            known = {each.name: each.topic_id for each in await admin.describe_topics()}
+            old = (await admin.describe_tiering()).cluster_id.hex()
+    marker = tmp_path / "bucket" / "_icecore" / "cluster.json"
+    marker.unlink()
+    log = tmp_path / "bucket" / str(UUID(bytes=known["damaged"])) / "_delta_log"
+    (log / f"{0:020d}.json").unlink()
+    with cluster_of(tmp_path / "other", place) as cluster:
+        address = cluster.bootstrap
+        await ready(cluster)
+        assert marker.exists()
+        told = run_cli(cluster, "tier", "restore", place.url, "--yes", status=1).stderr
+        assert f"--adopt {old}" in told
+        words = ("tier", "restore", place.url, "--adopt", old, "--yes")
+        told = run_cli(cluster, *words, status=1).stderr
+        assert "topic whole is back" in told
+        assert "not restored: damaged: its table can't be read: commit 0 is missing" in told
+        assert await read_all(address, "whole") == sent["whole"]
+        log.rename(tmp_path / "aside")
+        run_cli(cluster, "tier", "restore", place.url, "--yes")
+        for name, log_of_topic in sent.items():
+            assert await read_all(address, name) == log_of_topic
+            more = await produce(address, name, numbered(9000, 60))
+            async with Admin(address) as admin:
+                found = await until_tiered(admin, name, is_remote=True)
+            assert not found.last_error
+            assert await read_all(address, name) == merged(log_of_topic, more)
+        assert run_json(cluster, "tier", "verify", place.url)["damaged"] == 0
+
+
 HEADERS = {"carrier": b"UA"}
 KEYS = [b"key-%d" % number for number in range(40)]
 

@@ -6,6 +6,7 @@ make a copy published: the table says that, or metadata do.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -133,6 +134,10 @@ class TopicObjects:
     """Keys of the table's commits, by version."""
     checkpoint: int = -1
     """Version of the table's last checkpoint; -1 = it has none."""
+    empty_commits: set[int] = field(default_factory=set)
+    """Versions of the table's commits that have no bytes."""
+    table_damage: str = ""
+    """Why its table can't be read; empty = it can, or nobody has tried."""
     manifests: list[FoundManifest] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
     """Reasons why manifests and settings can't be read, by key."""
@@ -206,7 +211,19 @@ class Bucket:
         """Return whether a manifest's cluster is the owner or an earlier one; always when there is
         no owner."""
         found = manifest.facts.cluster_id.hex()
-        return not self.cluster_id or found in (self.cluster_id, *self.earlier)
+        return not self.cluster_id or self.knows(found)
+
+    def knows(self, cluster_id: str) -> bool:
+        """Return whether a cluster is the owner, or an earlier one."""
+        return cluster_id in (self.cluster_id, *self.earlier)
+
+    def clusters(self) -> Counter[str]:
+        """Count copies by the cluster that made them, in hexadecimal."""
+        return Counter(
+            found.manifest.facts.cluster_id.hex()
+            for topic in self.topics.values()
+            for found in topic.manifests
+        )
 
 
 def _partition_of(key: str) -> str:
@@ -267,7 +284,7 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     topic = bucket.topics.setdefault(topic_id, TopicObjects(topic_id))
     if path.startswith(_TABLE):
         topic.has_table = True
-        _sort_commit(topic, path, found.key)
+        _sort_commit(topic, path, found)
     elif SETTINGS_PATH.fullmatch(path):
         topic.settings_keys.append(found.key)
     elif not path.startswith(_HIVE):
@@ -275,10 +292,12 @@ def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     return True
 
 
-def _sort_commit(topic: TopicObjects, path: str, key: str) -> None:
+def _sort_commit(topic: TopicObjects, path: str, found: ObjectInfo) -> None:
     commit = _COMMIT.fullmatch(path)
     if commit is not None and commit[2] == "json":
-        topic.commits[int(commit[1])] = key
+        topic.commits[int(commit[1])] = found.key
+        if not found.size_bytes:
+            topic.empty_commits.add(int(commit[1]))
     elif commit is not None:
         topic.checkpoint = max(topic.checkpoint, int(commit[1]))
 

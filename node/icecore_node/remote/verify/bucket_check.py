@@ -100,8 +100,11 @@ class BucketCheck:
         report = TopicReport(
             topic=name_of(found, table),
             topic_id=topic_folder(found.topic_id),
-            has_table=table is not None,
+            has_table=found.has_table,
         )
+        if found.table_damage:
+            where = report.strange if found.is_deleted else report.damage
+            where.append(f"the table can't be read: {found.table_damage}")
         report.strange += strangers(self._bucket, found)
         counting = published_of(self._bucket, found, table, published)
         for each in found.manifests:
@@ -264,7 +267,7 @@ def differences(
             yield f"{each.manifest.key}: it is not the manifest that was published"
     rowful = {each.path for each in counting if each.manifest.row_groups}
     named = table.paths if table is not None else frozenset[str]()
-    for path in sorted(rowful - named):
+    for path in sorted(rowful - named if not found.table_damage else ()):
         yield f"{path}: published, and not in the table (yet)"
     for path in sorted((named - rowful) & {each.path for each in found.manifests}):
         yield f"{path}: in the table (still), and not published"

@@ -12,9 +12,10 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from icecore.model import OFFSETS_LEFT_OUT
-from icecore.tier_records import copy_path
+from icecore.tier_records import copy_path, topic_folder
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.remote.format.manifest import Manifest
+from icecore_node.remote.marker import MARKER_KEY
 from icecore_node.remote.verify.behind_table import passed_over
 from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects
 from icecore_node.remote.verify.bucket_check import name_of, overlaps, published_of
@@ -91,7 +92,7 @@ def plan_of(
         skip_gaps: Whether a partition with a hole begins behind its last one, instead of not being
             restored. A lost copy is a hole then.
     """
-    published = published_of(bucket, found, table)
+    published = [] if found.table_damage else published_of(bucket, found, table)
     lost = _lost(found, table, published)
     plan = RestoredTopic(
         topic_id=found.topic_id.hex(),
@@ -102,8 +103,11 @@ def plan_of(
         segment_ids_max=bucket.segment_ids_max,
     )
     plan.settings, plan.partition_counts = found.settings, found.partition_counts
-    counting = _without_lost(plan, published, lost, skip_gaps=skip_gaps)
     plan.is_deleted, plan.log_starts = found.is_deleted, found.log_starts
+    if found.table_damage:
+        plan.problems.append(table_problem(found))
+        return plan
+    counting = _without_lost(plan, published, lost, skip_gaps=skip_gaps)
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
     plan.left_out += passed_over(found, published) if table is not None else ()
     plan.problems += _strangers(bucket, table, counting)
@@ -118,6 +122,16 @@ def plan_of(
     if not counting and not _is_empty(found, table):
         plan.problems.append(NOTHING)
     return plan
+
+
+def table_problem(found: TopicObjects) -> str:
+    """Return what is wrong with a table that can't be read, and what to do."""
+    log = f"{topic_folder(found.topic_id)}/_delta_log"
+    return (
+        f"its table can't be read: {found.table_damage}. Put the objects of {log} back from a "
+        "version that the store keeps, or move that folder out of the bucket: then manifests say "
+        "what was published, and nodes make a new table"
+    )
 
 
 def _is_empty(found: TopicObjects, table: TableLook | None) -> bool:
@@ -138,10 +152,16 @@ def _strangers(
         for path in sorted(table.paths if table else ())
         if copy_path(path) is None
     ]
+    others: dict[str, list[FoundManifest]] = {}
     for each in counting:
-        if not bucket.is_ours(each.manifest):
-            other = each.manifest.facts.cluster_id.hex()
-            problems.append(f"{each.manifest.key}: of cluster {other}, not {bucket.cluster_id}")
+        if not bucket.knows(other := each.manifest.facts.cluster_id.hex()):
+            others.setdefault(other, []).append(each)
+    owner = f"not {bucket.cluster_id}" if bucket.cluster_id else f"and there is no {MARKER_KEY}"
+    for other, some in sorted(others.items()):
+        problems.append(
+            f"{some[0].manifest.key}: of cluster {other}, {owner}, like {len(some)} copies in all. "
+            f"If the bucket was that cluster's, which is gone for good: --adopt {other}"
+        )
     return problems
 
 

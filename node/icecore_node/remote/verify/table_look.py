@@ -5,6 +5,7 @@ without comparing clocks, so that is read from the commits themselves.
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,7 +46,28 @@ class TableLook:
     @property
     def cluster_id(self) -> str:
         """Id of the cluster in hexadecimal; empty when it is no table of ours."""
-        return self.about.removeprefix(_OURS).split(" ")[0] if self.about.startswith(_OURS) else ""
+        return _cluster_of(self.about)
+
+
+def _cluster_of(about: str) -> str:
+    return about.removeprefix(_OURS).split(" ")[0] if about.startswith(_OURS) else ""
+
+
+def damage_of_log(topic: TopicObjects) -> str:
+    """Return what the listing says against a topic's log; empty = nothing.
+
+    The library takes an empty commit for one that changed nothing, and a log of which all commits
+    are gone for no table at all. So both would bring back other records than were published.
+    """
+    begin = max(topic.checkpoint, 0)
+    end = max([topic.checkpoint, *topic.commits], default=-1) + 1
+    for version in range(begin, end):
+        is_needed = version > topic.checkpoint
+        if is_needed and version not in topic.commits:
+            return f"commit {version} is missing"
+        if is_needed and version in topic.empty_commits:
+            return f"commit {version} is empty"
+    return ""
 
 
 def look_at_table(
@@ -100,8 +122,16 @@ def _revisions(table: DeltaTable, paths: frozenset[str], partitions: int) -> tup
     return tuple(table.transaction_version(app_id_of(each)) or 0 for each in range(count))
 
 
-def take_over_table(settings: StoreSettings, topic_id: bytes, cluster_id: bytes) -> bool:
+def take_over_table(
+    settings: StoreSettings, topic_id: bytes, cluster_id: bytes, owners: Collection[str]
+) -> bool:
     """Give a table to another cluster. Return whether anything changed.
+
+    Args:
+        settings: Where the bucket is.
+        topic_id: Of the topic.
+        cluster_id: Of the new owner.
+        owners: Ids of those whose tables are given away; a table of any other cluster stays.
 
     Raises:
         ObjectStoreError: It is no table of ours, or the store refuses.
@@ -117,6 +147,8 @@ def take_over_table(settings: StoreSettings, topic_id: bytes, cluster_id: bytes)
             return False
         if not about.startswith(_OURS):
             raise ObjectStoreError(f"the table of topic {topic_id.hex()} is of {about!r}, not ours")
+        if _cluster_of(about) not in owners:
+            return False
         table.alter.set_table_description(wanted)
     except (DeltaError, OSError) as error:
         raise translated(error, f"the table of topic {topic_id.hex()}") from error

@@ -7,6 +7,7 @@ import pytest
 
 from icecore.cli import tier
 from icecore.cli.app import main
+from icecore.errors import ConflictError, UnavailableError
 from icecore.topic_settings import FlushMode, TopicSettings
 
 
@@ -162,6 +163,55 @@ def test_settings_of_a_later_version_are_refused(
     assert restore({"partitions": 2, "colour": "blue"}) == TopicSettings(), "nothing was asked"
     told = capsys.readouterr().err
     assert "colour" in told and "a later one" in told
+
+
+def _plan(name: str, *problems: str) -> dict[str, Any]:
+    rest: dict[str, Any] = {"left_out": [], "segments": []}
+    return {"topic": name, "topic_id": name, "problems": [*problems], **rest}
+
+
+def test_one_damaged_topic_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics = [_plan("a", "a hole"), _plan("taken"), _plan("c")]
+    found = {"cluster_id": "", "topics": topics, "left_out": []}
+    back: list[str] = []
+
+    def bring(_: object, plan: dict[str, Any], __: object) -> None:
+        if plan["topic"] == "taken":
+            raise ConflictError("there is such a topic")
+        back.append(plan["topic"])
+
+    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
+    monkeypatch.setattr(tier, "_settings", lambda *_: TopicSettings())
+    monkeypatch.setattr(tier, "_import", bring)
+    with pytest.raises(SystemExit) as ended:
+        main(["tier", "restore", "file:///b"])
+    told = capsys.readouterr().err
+    assert (ended.value.code, back) == (1, ["c"])
+    assert "not restored: a: a hole" in told
+    assert "not restored: taken: there is such a topic" in told
+
+
+def test_a_coordinator_that_is_away_ends_a_restore(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"cluster_id": "", "topics": [_plan("a"), _plan("b")], "left_out": []}
+    asked: list[str] = []
+
+    def bring(_: object, plan: dict[str, Any], __: object) -> None:
+        asked.append(plan["topic"])
+        raise UnavailableError("nobody answers")
+
+    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
+    monkeypatch.setattr(tier, "_settings", lambda *_: TopicSettings())
+    monkeypatch.setattr(tier, "_import", bring)
+    with pytest.raises(SystemExit) as ended:
+        main(["tier", "restore", "file:///b"])
+    assert ended.value.code != 0 and asked == ["a"]
+    assert "nobody answers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("store_id", ["zz" * 16, "0", "0011", "00" * 17, "12 34 x", "00 " * 16])
