@@ -29,7 +29,9 @@ GROUPS = {
         *("cookbook", "kills", "notebook", "read", "standalone", "tiered_read", "tiered_table"),
         "write",
     ),
-    "spark-b": ("faults", "held", "jobs", "jobs_reconcile", "jobs_rewrite", "stream"),
+    "spark-b": (
+        *("faults", "held", "jobs", "jobs_folders", "jobs_reconcile", "jobs_rewrite", "stream"),
+    ),
 }
 """Files that share a JVM and clusters; each group takes about as long as the other. With three of
 them at once Spark's own limit of ten seconds for the start of a Python process ran out."""

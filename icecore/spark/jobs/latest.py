@@ -19,6 +19,7 @@ from icecore.spark.jobs.watch import Watch
 from icecore.spark.runs import offsets
 from icecore.spark.runs.ledger import JobLedger, Step
 from icecore.spark.runs.report import Report
+from icecore.spark.scan import literal
 
 KEPT: Final = 2
 """Versions that stay."""
@@ -80,7 +81,8 @@ def _make(
     new = steps.read_step(spark, arguments, report.metrics.topic_id, starts, ends).drop("topic")
     rows = new.observe(read, F.count("*").alias("records"))
     if done:
-        rows = rows.unionByName(spark.read.parquet(ledger.folder.under(done[-1]["version"])))
+        last = literal(ledger.folder.under(done[-1]["version"]))
+        rows = rows.unionByName(spark.read.parquet(last))
     table = newest(rows).observe(written, F.count("*").alias("records"))
     with Watch(spark, report, f"version {len(done)}"):
         table.write.parquet(ledger.folder.under(staged))

@@ -9,9 +9,11 @@ little comes back to the driver however long the topic is.
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +25,7 @@ from icecore.spark.jobs.watch import Watch
 from icecore.spark.plan import PartitionSnapshot, Snapshot
 from icecore.spark.runs import offsets
 from icecore.spark.runs.report import Report
+from icecore.spark.scan import literal
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S
 
 BLOCK: Final = 65_536
@@ -72,7 +75,7 @@ def reconcile(spark: SparkSession, arguments: Namespace, report: Report) -> None
         report.finding(problem)
     if files:
         with Watch(spark, report, f"reading {records:,} records in object storage"):
-            remote = blocks(spark.read.parquet(*files), tiered)
+            remote = blocks(spark.read.parquet(*map(literal, files)), tiered)
         for problem in differing(served, remote):
             report.finding(problem)
     metrics.steps_done = 1
@@ -214,8 +217,12 @@ def _table_files(arguments: Namespace, snapshot: Snapshot) -> list[str]:
         raise ConfigurationError("--table needs deltalake: install icecore[tier]") from error
     where = f"{arguments.table.rstrip('/')}/{UUID(bytes=snapshot.topic_id)}"
     try:
-        files = DeltaTable(where).file_uris()
+        paths = pa.table(DeltaTable(where).get_add_actions()).column("path").to_pylist()
     except (DeltaError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigurationError(f"there is no table of the topic at {where}: {reason}") from error
-    return [f"s3a://{each[5:]}" if each.startswith("s3://") else each for each in files]
+    # The library's own URIs encode braces of folders, and Spark would look for such names.
+    root = f"s3a://{where[5:]}" if where.startswith("s3://") else where
+    if where.startswith("file:"):
+        root = unquote(urlsplit(where).path)
+    return [f"{root}/{each}" for each in sorted(paths)]
