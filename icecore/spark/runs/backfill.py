@@ -12,6 +12,7 @@ from icecore.spark.plan import Snapshot
 from icecore.spark.runs.folder import JobFolder
 from icecore.spark.runs.ledger import JobLedger
 from icecore.spark.runs.report import Report
+from icecore.spark.tasks.identity import SparkTaskChangedError
 
 
 class BackfillEngine(Protocol):
@@ -66,7 +67,8 @@ class BackfillRun:
         """
         engine, arguments, report = self._engine, self._arguments, self._report
         metrics = report.metrics
-        metrics.topic_id = engine.snapshot().topic_id.hex()
+        snapshot = engine.snapshot()
+        metrics.topic_id = snapshot.topic_id.hex()
         metrics.output = arguments.topic
         ledger = JobLedger(engine.folder, self._settings())
         ledger.check()
@@ -80,14 +82,37 @@ class BackfillRun:
             metrics.status = "planned"
             return
         ledger.open()
-        job_id = ledger.plan(0, {"write_id": f"backfill {ledger.staging()}"})["write_id"]
+        wanted = {
+            "write_id": f"backfill {ledger.staging()}",
+            "partitions": len(snapshot.partitions),
+        }
+        begun = ledger.plan(0, wanted)
         for number in range(len(done), arguments.steps):
-            count = engine.append(number, metrics.topic_id, f"{job_id} {number}")
+            write_id = f"{begun['write_id']} {number}"
+            try:
+                count = engine.append(number, metrics.topic_id, write_id)
+            except SparkTaskChangedError as error:
+                raise self._explained(error, number, begun.get("partitions", 0)) from error
             ledger.note_done(number, {"records": count})
             metrics.records_read += count
             metrics.records_written += count
             metrics.steps_done += 1
         metrics.status = "done"
+
+    def _explained(
+        self, error: SparkTaskChangedError, number: int, before: int
+    ) -> SparkTaskChangedError:
+        """Say what to do where keys have moved: no other run can finish the step then."""
+        now = len(self._engine.snapshot().partitions)
+        if not before or now == before:
+            return error
+        name = self._arguments.topic
+        return SparkTaskChangedError(
+            f"topic {name} had {before} partitions when this backfill began and has {now}, so keys "
+            f"have moved, and step {number} can't be finished with each row written once. What is "
+            "written stays. Backfill into a new topic with a new --state, and add no partitions "
+            f"meanwhile. ({error.message})"
+        )
 
     def _settings(self) -> dict[str, object]:
         arguments = self._arguments

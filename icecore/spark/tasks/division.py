@@ -202,11 +202,17 @@ class TaskDivision:
         if len(late) <= TASKS_AS_BITS:
             late = [task for task, bit in weights(late).items() if left & bit]
         numbers = ", ".join(map(str, late[:_SHOWN])) + (", …" if len(late) > _SHOWN else "")
+        again = ""
+        if len(self._tasks) > TASKS_AS_BITS:  # the next attempt makes another sum
+            again = (
+                f"With more than {TASKS_AS_BITS} such tasks, one that Spark ran twice ends like "
+                "this, too: start the write again first. "
+            )
         return SparkTaskChangedError(
             f"{self._topic}: an earlier attempt at this write had appended rows of the tasks "
             f"{numbers}, and after {WAIT_S:g} s these have not come as far again, so this task has "
-            "appended nothing. Rows may be divided otherwise now. Run it with the options of "
-            "before and at least as many cores, or with idempotent=false, which may write rows "
+            f"appended nothing. {again}Rows may be divided otherwise now. Run it with the options "
+            "of before and at least as many cores, or with idempotent=false, which may write rows "
             "twice"
         )
 
