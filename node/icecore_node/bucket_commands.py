@@ -24,7 +24,13 @@ try:
     from icecore_node.remote.store.object_store import ObjectDeniedError, ObjectStoreSetupError
     from icecore_node.remote.store.obstore_store import StoreSettings
     from icecore_node.remote.verify.behind_table import has_unnamed
-    from icecore_node.remote.verify.bucket import Bucket, CountingStore, TopicObjects, read_bucket
+    from icecore_node.remote.verify.bucket import (
+        Bucket,
+        CountingStore,
+        TopicObjects,
+        list_log_again,
+        read_bucket,
+    )
     from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
     from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
     from icecore_node.remote.verify.restore_choice import choose_topics
@@ -202,6 +208,8 @@ class BucketCommands:
     async def _table(self, topic: TopicObjects) -> TableLook | None:
         """Content of a topic's table. None where there is none, and where it is damaged: then the
         topic says so, and the others are not touched."""
+        if damage_of_log(topic):
+            await list_log_again(self._store, topic)
         topic.table_damage = damage_of_log(topic)
         if topic.table_damage:
             return None

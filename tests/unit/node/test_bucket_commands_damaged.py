@@ -13,7 +13,7 @@ from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.marker import MARKER_KEY, parse_marker
 from icecore_node.remote.store.object_store import ObjectDeniedError
-from icecore_node.remote.verify.bucket import TopicObjects
+from icecore_node.remote.verify.bucket import Bucket, TopicObjects
 from icecore_node.remote.verify.table_look import damage_of_log
 from tests.support.tiered import FACTS, flights
 from tests.support.tiered_folder import TieredFolder
@@ -101,6 +101,22 @@ async def test_commits_before_a_checkpoint_are_not_missed(bucket: TieredFolder) 
     DeltaTable(str(log_of(bucket).parent)).create_checkpoint()
     for each in log_of(bucket).glob("*.json"):
         each.unlink()
+    plan = of_topics(await run(bucket, "plan"))["flights"]
+    assert (plan["problems"], len(plan["segments"])) == ([], 3)
+
+
+async def test_a_commit_that_a_listing_passed_by_is_no_damage(
+    bucket: TieredFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the listing of a local folder to which a node is writing."""
+    listed = bucket_commands.read_bucket
+
+    async def without(*given: Any, **named: Any) -> Bucket:
+        found = await listed(*given, **named)
+        del found.topics[FACTS.topic_id].commits[1]
+        return found
+
+    monkeypatch.setattr(bucket_commands, "read_bucket", without)
     plan = of_topics(await run(bucket, "plan"))["flights"]
     assert (plan["problems"], len(plan["segments"])) == ([], 3)
 

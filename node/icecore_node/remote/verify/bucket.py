@@ -268,6 +268,14 @@ async def read_bucket(
     return bucket
 
 
+async def list_log_again(store: ObjectStore, topic: TopicObjects) -> None:
+    """Complete the log of a topic's table. A listing of a local folder in use can pass by a commit
+    and still hold the next one. Raises what an ObjectStore raises."""
+    folder = topic_folder(topic.topic_id) + "/"
+    async for each in store.list(folder + _TABLE.rstrip("/")):
+        _sort_commit(topic, each.key.removeprefix(folder), each)
+
+
 def _sort(bucket: Bucket, found: ObjectInfo) -> bool:
     """Sort an object into the bucket. Return False for a key that icecore does not use."""
     if found.key == MARKER_KEY or found.key.startswith(PROBE_PREFIX + "/"):

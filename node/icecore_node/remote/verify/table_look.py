@@ -56,8 +56,8 @@ def _cluster_of(about: str) -> str:
 def damage_of_log(topic: TopicObjects) -> str:
     """Return what the listing says against a topic's log; empty = nothing.
 
-    The library takes an empty commit for one that changed nothing, and a log of which all commits
-    are gone for no table at all. So both would bring back other records than were published.
+    The library takes an empty commit for one that changed nothing, and a log without its first
+    commit for no table at all. Both would bring back other records than were published.
     """
     begin = max(topic.checkpoint, 0)
     end = max([topic.checkpoint, *topic.commits], default=-1) + 1
