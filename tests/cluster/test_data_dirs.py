@@ -60,8 +60,10 @@ async def disks_of(cluster: LocalCluster) -> list[DiskUsage]:
 async def disks_told_bad(cluster: LocalCluster) -> list[DiskUsage]:
     """Wait for the heartbeat that tells a problem of a disk: copies elsewhere may come earlier."""
     async with asyncio.timeout(30.0):
-        while not any(each.problem for each in (found := await disks_of(cluster))):
+        found = await disks_of(cluster)
+        while not any(each.problem for each in found):
             await asyncio.sleep(0.1)
+            found = await disks_of(cluster)
     return found
 
 
