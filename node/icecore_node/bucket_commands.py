@@ -148,6 +148,9 @@ class BucketCommands:
         for topic in bucket.topics.values():
             if not topic.has_table:
                 continue
+            if damage := await self._log_damage(topic):
+                left[topic.topic_id.hex()] = damage  # its topic is not restored either
+                continue
             try:
                 await self._executor.run(
                     take_over_table, self._settings, topic.topic_id, cluster_id, owners
@@ -155,7 +158,7 @@ class BucketCommands:
             except ObjectStoreError as error:
                 if _is_of_store(error):
                     raise
-                left[topic.topic_id.hex()] = error.message  # its topic is not restored either
+                left[topic.topic_id.hex()] = error.message
         return {
             **self._about(bucket),
             "cluster_id": cluster_id.hex(),
@@ -208,9 +211,7 @@ class BucketCommands:
     async def _table(self, topic: TopicObjects) -> TableLook | None:
         """Content of a topic's table. None where there is none, and where it is damaged: then the
         topic says so, and the others are not touched."""
-        if damage_of_log(topic):
-            await list_log_again(self._store, topic)
-        topic.table_damage = damage_of_log(topic)
+        topic.table_damage = await self._log_damage(topic)
         if topic.table_damage:
             return None
         try:
@@ -225,6 +226,12 @@ class BucketCommands:
             topic.table_damage = error.message
             return None
         return table
+
+    async def _log_damage(self, topic: TopicObjects) -> str:
+        """See ``damage_of_log``."""
+        if damage_of_log(topic):
+            await list_log_again(self._store, topic)
+        return damage_of_log(topic)
 
     def _stays_deleted(self, topic: TopicObjects) -> bool:
         """Return whether a plan leaves the topic out: a sweeper may be at its table."""
