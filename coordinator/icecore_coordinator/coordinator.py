@@ -404,7 +404,7 @@ class Coordinator:
 
     async def _begin_uploads(self) -> None:
         while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
+            await self.tiering.wait_for_room(self._timing.audit_ms)
             await self.tiering.begin()
 
     async def _follow_tiers(self) -> None:

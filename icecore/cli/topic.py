@@ -83,6 +83,7 @@ def alter(
     no_indexed_headers: Annotated[
         bool, typer.Option("--no-indexed-headers", help="Index no headers from now on.")
     ] = False,
+    wanted: Annotated[int | None, typer.Option("--partitions", "-p", hidden=True)] = None,
 ) -> None:
     """Change settings; what is not given stays. Rolls the active segments, which then obey.
 
@@ -90,6 +91,10 @@ def alter(
     nothing.
     """
     session = session_of(context)
+    if wanted is not None:  # other systems alter the number like a setting
+        raise typer.BadParameter(
+            f"partitions are only added: icecore topic add-partitions {name} {wanted}"
+        )
     if no_indexed_headers and settings.indexed_headers:
         raise typer.BadParameter("--indexed-header and --no-indexed-headers contradict each other")
     if no_indexed_headers:

@@ -54,4 +54,15 @@ def _partition(replica: Replica, record: Segment) -> PartitionSample:
         is_leader=leader is not None,
         isr_size=len(leader.core.isr) if leader is not None else 0,
         replication_factor=record.settings.replication_factor,
+        replica_lag_offsets=_lags(leader) if leader is not None else (),
+    )
+
+
+def _lags(leader: Leader) -> tuple[tuple[int, int], ...]:
+    """Return (node id, records it is behind) of each follower."""
+    durable = dict(leader.core.durable_by_node)
+    return tuple(
+        (node_id, max(0, leader.core.log_end_offset - end))
+        for node_id, end in durable.items()
+        if node_id != leader.core.node_id
     )

@@ -378,6 +378,8 @@ def monitors_see_all(coordinator: int, first: int, second: int) -> None:
     assert "icecore_cluster_partitions 2.0" in shown
     leads = [_page(each, "/metrics")[1].count("icecore_is_leader{") for each in ports[1:]]
     assert leads == [2, 2]
+    lags = [_page(each, "/metrics")[1].count("icecore_replica_lag_offsets{") for each in ports[1:]]
+    assert sum(lags) == 2  # each leader has one follower
     deadline = time.monotonic() + 60
     while grpc_health(f"127.0.0.1:{first}") != {"": 1, "liveness": 1, "readiness": 1}:
         assert time.monotonic() < deadline  # it is told so within half a second

@@ -53,6 +53,10 @@ class TieringScheduler:
         self._tell_warnings()
         await self._uploads.look()
 
+    async def wait_for_room(self, timeout_ms: float) -> None:
+        """See ``UploadScheduler.wait_for_room``."""
+        await self._uploads.wait_for_room(timeout_ms)
+
     async def follow(self) -> None:
         """Bring tables and objects to what metadata say; it may wait for the store."""
         await asyncio.gather(self._tables.look(), self._sweeper.look(), self._withdrawals.look())

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from icecore.cli import topic
+from icecore.cli.app import main
 from icecore.rpc import convert
 from icecore.topic_settings import SETTINGS, FlushMode, Holds, Setting, SettingKind
 from tests.support.cli_cluster import Cli, serving
@@ -80,3 +81,9 @@ def test_alter_offers_what_can_be_altered() -> None:
     offered = inspect.signature(topic.alter).parameters
     for name, row in SETTINGS.items():
         assert (name in offered) == (row.holds is not Holds.AT_CREATION)
+
+
+def test_who_alters_partitions_is_told_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topic", "alter", "flights", "--partitions", "12"])
+    assert "icecore topic add-partitions flights 12" in " ".join(capsys.readouterr().err.split())

@@ -42,6 +42,25 @@ async def test_what_is_due_is_copied_once_and_published(world: TierWorld) -> Non
     assert world.state.segments[segment_id].segment.is_tiered
 
 
+async def test_the_next_upload_need_not_wait_for_an_audit(world: TierWorld) -> None:
+    sealed(world.state)
+    await world.uploads()
+    async with asyncio.timeout(5):
+        await world.tiering.wait_for_room(600_000)
+    begun_ms = asyncio.get_running_loop().time() * 1000
+    await world.tiering.wait_for_room(50)
+    assert asyncio.get_running_loop().time() * 1000 - begun_ms >= 45, "it was said once"
+
+
+async def test_an_upload_that_fails_makes_no_room(world: TierWorld) -> None:
+    sealed(world.state)
+    world.fails[1] = ObjectStoreError("access denied")
+    await world.uploads()
+    begun_ms = asyncio.get_running_loop().time() * 1000
+    await world.tiering.wait_for_room(50)
+    assert asyncio.get_running_loop().time() * 1000 - begun_ms >= 45
+
+
 @pytest.mark.parametrize(
     "error",
     [
