@@ -196,6 +196,26 @@ async def test_short_sealed_file_is_repaired(own_cluster: LocalCluster) -> None:
     await verified(cluster)
 
 
+async def test_folders_in_the_place_of_files_end_no_node(own_cluster: LocalCluster) -> None:
+    cluster = own_cluster
+    log = await filled(cluster)
+    damaged = await a_sealed_one(cluster)
+    index = file_of(cluster, 1, damaged).with_suffix(".idx")
+    await wait_until(index.is_file)
+    cluster.kill_node(1)
+    for path in (index, file_of(cluster, 1, damaged)):
+        path.unlink()
+        path.mkdir()
+        (path / "somebody's").touch()
+    cluster.start_node(1)
+
+    await wait_until(lambda: len(aside(cluster, 1)) == 2)
+    await wait_whole(cluster)
+    await wait_until(lambda: index.is_file() and cluster.dead() == [])
+
+    assert await read_all(cluster.bootstrap, TOPIC) == log
+
+
 async def test_follower_that_lost_its_log_is_replaced_soon(own_cluster: LocalCluster) -> None:
     cluster = own_cluster
     log, active = await with_active(cluster, await filled(cluster))

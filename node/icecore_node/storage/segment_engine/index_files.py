@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from icecore.codec.columns import UInt64s
 from icecore.errors import SHORTAGES, OutOfSpaceError, StorageError
-from icecore_node.ports import FileSystem
+from icecore_node.ports import DiskFailedError, DiskLostError, FileSystem
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.files.locks import Lock
@@ -27,6 +27,7 @@ from icecore_node.storage.segment_engine.sealed_index import (
 )
 from icecore_node.storage.segment_engine.segment_log import SegmentLog
 from icecore_node.storage.segment_engine.segment_names import (
+    aside_name,
     folder_name,
     index_file_name,
     unfinished_name,
@@ -110,8 +111,7 @@ class IndexFiles:
         """Make the file of a sealed log, durably."""
         identity = log.identity
         name, unfinished = index_file_name(identity), unfinished_name(identity)
-        if self._fs.exists(unfinished):
-            self._fs.unlink(unfinished)
+        self._clear(unfinished)
         file, is_whole = self._fs.open(unfinished, create=True), False
         try:
             write_sealed_index(file, of.facts(log), parts, entries_max, of.points, b"")
@@ -122,14 +122,30 @@ class IndexFiles:
             file.close()
             if not is_whole:
                 self._fs.unlink(unfinished)
-        self._fs.rename(unfinished, name)
+        try:
+            self._fs.rename(unfinished, name)
+        except (DiskFailedError, DiskLostError, *SHORTAGES):
+            raise
+        except StorageError:  # a folder is in the way
+            self._clear(name)
+            self._fs.rename(unfinished, name)
         self._sync_folder(folder_name(identity))
 
     def remove(self, identity: SegmentIdentity) -> None:
         """Remove the index file of a log. The next folder sync makes that durable."""
         for name in (index_file_name(identity), unfinished_name(identity)):
-            if self._fs.exists(name):
-                self._fs.unlink(name)
+            self._clear(name)
+
+    def _clear(self, name: str) -> None:
+        """Free a name. A thing there that is no file, and so none of ours, is set aside."""
+        if not self._fs.exists(name):
+            return
+        try:
+            self._fs.unlink(name)
+        except (DiskFailedError, DiskLostError, *SHORTAGES):
+            raise
+        except StorageError:
+            self._fs.rename(name, aside_name(self._fs, name))
 
 
 @dataclass(frozen=True, slots=True)
