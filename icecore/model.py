@@ -48,9 +48,13 @@ FIRST_PRODUCER_EPOCH: Final = ProducerEpoch(0)
 EPOCH_STEP: Final = 2
 """From a segment to its successor: a recovery promises epoch + 1, the successor is above that."""
 
-PROTOCOL_VERSION = 4
+NAMED_IDS_FIRST: Final = ProducerId(1 << 47)
+"""Ids of producers' names that can be deleted begin here: leaders refuse those that they do not
+know (R112)."""
+
+PROTOCOL_VERSION = 5
 """Version of the protocol between nodes and coordinators. 3: producer states tell how many batches
-they keep (R72). 4: they have marks (R97)."""
+they keep (R72). 4: they have marks (R97). 5: leaders refuse names that they do not know (R112)."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

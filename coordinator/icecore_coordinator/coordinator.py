@@ -32,6 +32,7 @@ from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.admin_service import AdminService
 from icecore_coordinator.services.coordinator_service import CoordinatorService
 from icecore_coordinator.services.position_admin import PositionAdmin
+from icecore_coordinator.services.producer_admin import ProducerAdmin
 from icecore_coordinator.services.snapshot_admin import SnapshotAdmin
 from icecore_coordinator.services.tier_admin import TierAdmin
 from icecore_coordinator.services.tiered_copies import TieredCopies
@@ -152,6 +153,7 @@ class Coordinator:
         self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
         self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
+        self._naming = ProducerNaming(self.ledger, ports.calls, self.live, clock, timing)
         self.tiering = TieringScheduler(ports, self._spawn)
         self._retention = RetentionScheduler(ports, rolls)
         self._reclaimer = Reclaimer(
@@ -164,7 +166,7 @@ class Coordinator:
             broken=BrokenStreams(self._sessions, ports.calls, self._spawn),
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
-            naming=ProducerNaming(self.ledger, ports.calls, self.live, clock, timing),
+            naming=self._naming,
             tiered=TieredCopies(self.ledger.state),
         )
         self._describer = self._make_describer()
@@ -208,6 +210,7 @@ class Coordinator:
             **tiers.handlers(),
             **SnapshotAdmin(self.ledger).handlers(),
             **PositionAdmin(self.ledger.state, saving).handlers(),
+            **ProducerAdmin(self.ledger.state, self._naming).handlers(),
         }
         service = AdminService(
             self.ledger,

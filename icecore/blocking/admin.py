@@ -19,6 +19,7 @@ from icecore.client.types import (
     DeletedTopic,
     OffsetResult,
     PositionChange,
+    ProducerNameInfo,
     RollResult,
     SavedPosition,
     SnapshotHold,
@@ -305,6 +306,21 @@ class Admin:
             InvalidRequestError: It is no name.
         """
         return background.run(self._admin.delete_positions(name, topic))
+
+    def list_producer_names(self) -> list[ProducerNameInfo]:
+        """Names that producers have taken, in order."""
+        return background.run(self._admin.list_producer_names())
+
+    def delete_producer_name(self, name: str) -> None:
+        """Forget a name that nobody uses any more. Who has it gets PRODUCER_FENCED from then on;
+        who takes it later begins a new sequence.
+
+        Raises:
+            InvalidRequestError: There is no such name.
+            ConflictError: A producer took it at the same time.
+            UnavailableError: Some leader did not answer; the name is still there: try again.
+        """
+        background.run(self._admin.delete_producer_name(name))
 
     def describe_tiering(
         self, topics: Sequence[str] = (), *, with_copies: bool = False

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "cluster": ("cluster:app", "Nodes and health of the cluster."),
     "segment": ("segment:app", "Segments of topics and of data folders."),
     "position": ("positions:app", "How far readers with a name have come."),
+    "producer": ("producers:app", "Names that producers have taken."),
     "tier": ("tier:app", "Object storage: its state, proofs of a bucket, restoring, merging."),
     "config": ("config:app", "Settings of the servers."),
     "explain": (

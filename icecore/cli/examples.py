@@ -39,6 +39,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore position reset billing flights --to 2026-11-21T10:00 --yes",
     ),
     "position delete": ("icecore position delete billing --topic flights --yes",),
+    "producer list": ("icecore producer list", "icecore producer list --json"),
+    "producer delete": ("icecore producer delete importer-2019 --yes",),
     "tier status": ("icecore tier status", "icecore tier status --topic flights"),
     "tier verify": (
         "icecore tier verify s3://bucket/prefix --region eu-central-1",

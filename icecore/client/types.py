@@ -265,6 +265,18 @@ class SavedPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerNameInfo:
+    """A name that producers have taken."""
+
+    name: str
+    producer_id: int
+    producer_epoch: int
+    """How often it was taken over or renewed since it was new."""
+    taken_at_ms: int
+    """When it was taken or renewed last, by the coordinator's wall clock; 0 = that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class PositionChange:
     """Change of the saved position of one partition."""
 

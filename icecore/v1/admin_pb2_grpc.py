@@ -110,6 +110,14 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/DeletePositions',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsResponse.FromString)
+        self.ListProducerNames = channel.unary_unary(
+                '/icecore.v1.AdminService/ListProducerNames',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ListProducerNamesRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ListProducerNamesResponse.FromString)
+        self.DeleteProducerName = channel.unary_unary(
+                '/icecore.v1.AdminService/DeleteProducerName',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameResponse.FromString)
 
 
 class AdminServiceServicer:
@@ -280,6 +288,19 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListProducerNames(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteProducerName(self, request, context):
+        """Shuts out whoever has the name, at all leaders, then forgets it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -402,6 +423,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeletePositions,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.DeletePositionsResponse.SerializeToString,
+            ),
+            'ListProducerNames': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProducerNames,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ListProducerNamesRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ListProducerNamesResponse.SerializeToString,
+            ),
+            'DeleteProducerName': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteProducerName,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1028,6 +1059,58 @@ class AdminService:
             '/icecore.v1.AdminService/DeletePositions',
             icecore_dot_v1_dot_admin__pb2.DeletePositionsRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.DeletePositionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def ListProducerNames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ListProducerNames',
+            icecore_dot_v1_dot_admin__pb2.ListProducerNamesRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ListProducerNamesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def DeleteProducerName(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/DeleteProducerName',
+            icecore_dot_v1_dot_admin__pb2.DeleteProducerNameRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.DeleteProducerNameResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -80,6 +80,9 @@ class AdminServiceStub:
     """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
     ListPositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]
     DeletePositions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePositionsRequest, _admin_pb2.DeletePositionsResponse]
+    ListProducerNames: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProducerNamesRequest, _admin_pb2.ListProducerNamesResponse]
+    DeleteProducerName: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteProducerNameRequest, _admin_pb2.DeleteProducerNameResponse]
+    """Shuts out whoever has the name, at all leaders, then forgets it."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -133,6 +136,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Stores how far readers with a name have come. Each position on its own, by compare-and-set."""
     ListPositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPositionsRequest, _admin_pb2.ListPositionsResponse]  # type: ignore[assignment]
     DeletePositions: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePositionsRequest, _admin_pb2.DeletePositionsResponse]  # type: ignore[assignment]
+    ListProducerNames: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProducerNamesRequest, _admin_pb2.ListProducerNamesResponse]  # type: ignore[assignment]
+    DeleteProducerName: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteProducerNameRequest, _admin_pb2.DeleteProducerNameResponse]  # type: ignore[assignment]
+    """Shuts out whoever has the name, at all leaders, then forgets it."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -327,5 +333,20 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DeletePositionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeletePositionsResponse, _abc.Awaitable[_admin_pb2.DeletePositionsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListProducerNames(
+        self,
+        request: _admin_pb2.ListProducerNamesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListProducerNamesResponse, _abc.Awaitable[_admin_pb2.ListProducerNamesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteProducerName(
+        self,
+        request: _admin_pb2.DeleteProducerNameRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeleteProducerNameResponse, _abc.Awaitable[_admin_pb2.DeleteProducerNameResponse]]:
+        """Shuts out whoever has the name, at all leaders, then forgets it."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

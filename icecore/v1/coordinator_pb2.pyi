@@ -384,6 +384,7 @@ class HeartbeatResponse(_message.Message):
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     FORGOTTEN_STORE_ID_FIELD_NUMBER: _builtins.int
+    DELETED_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     coordinator_epoch: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
@@ -421,6 +422,10 @@ class HeartbeatResponse(_message.Message):
     def producer_fences(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerFence]:
         """all of them when full; heed them before"""
 
+    @_builtins.property
+    def deleted_producer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """their names were deleted: leaders know them no more"""
+
     def __init__(
         self,
         *,
@@ -437,10 +442,11 @@ class HeartbeatResponse(_message.Message):
         metadata_revision: _builtins.int = ...,
         store_id: _builtins.bytes = ...,
         forgotten_store_id: _builtins.bytes = ...,
+        deleted_producer_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "forgotten_store_id", b"forgotten_store_id", "full", b"full", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "store_id", b"store_id", "topics_version", b"topics_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "deleted_producer_ids", b"deleted_producer_ids", "forgotten_store_id", b"forgotten_store_id", "full", b"full", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "store_id", b"store_id", "topics_version", b"topics_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,13 +9,14 @@ others.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from icecore.errors import FencedError, UnavailableError, WrongClusterError
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
+    NAMED_IDS_FIRST,
     NO_COORDINATOR_EPOCH,
     NO_INCARNATION,
     CoordinatorEpoch,
@@ -187,6 +188,12 @@ class ProducerFences:
     def fence(self, producer_id: ProducerId, min_epoch: ProducerEpoch) -> None:
         """Refuse older epochs of a named producer from now on."""
         self.min_epochs[producer_id] = max(self.min_epoch(producer_id), min_epoch)
+
+    def forget(self, producer_ids: Iterable[ProducerId]) -> None:
+        """These names were deleted: an id above ``NAMED_IDS_FIRST`` is refused as unknown then."""
+        for each in producer_ids:
+            if each >= NAMED_IDS_FIRST:
+                self.min_epochs.pop(each, None)
 
     def min_epoch(self, producer_id: ProducerId) -> ProducerEpoch:
         """The lowest epoch that may append."""

@@ -47,7 +47,7 @@ from icecore.errors import (
     RollingError,
     ThrottledError,
 )
-from icecore.model import FIRST_PRODUCER_EPOCH, Acks, NodeId, Segment, SegmentState
+from icecore.model import Acks, NodeId, Segment, SegmentState
 from icecore_replication import effects as out
 from icecore_replication import inputs as into
 from icecore_replication import isr as isr_rules
@@ -386,11 +386,9 @@ class LeaderCore:
 
     def _duplicate_of(self, item: into.ProduceReceived) -> Duplicate | None:
         """The batch in the log that this one repeats (R22). Raises why its producer may not append
-        it (R21, R48)."""
+        it (R21, R48, R112)."""
         producer_id, epoch = item.producer_id, item.producer_epoch
-        self.producers.check_epoch(
-            producer_id, epoch, self._producer_fences.get(producer_id, FIRST_PRODUCER_EPOCH)
-        )
+        self.producers.check_epoch(producer_id, epoch, self._producer_fences.get(producer_id))
         verdict = self.producers.check(producer_id, epoch, item.base_sequence, item.record_count)
         return verdict if isinstance(verdict, Duplicate) else None
 

@@ -24,7 +24,7 @@ from icecore.errors import (
     ProducerFencedError,
     StorageError,
 )
-from icecore.model import ProducerEpoch, ProducerId
+from icecore.model import FIRST_PRODUCER_EPOCH, NAMED_IDS_FIRST, ProducerEpoch, ProducerId
 
 BATCHES_KEPT: Final = 32
 """Per producer, in segments that open while all nodes can; a client has at most as many
@@ -173,19 +173,26 @@ class ProducerTable:
         )
 
     def check_epoch(
-        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, fence: ProducerEpoch
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, fence: ProducerEpoch | None
     ) -> None:
         """May a batch of this epoch be looked at? Changes nothing.
 
         Args:
             producer_id: Of the batch.
             producer_epoch: Of the batch.
-            fence: The lowest one that may append, 0 when the producer has no name.
+            fence: The lowest one that may append, None when no name of this id is known.
 
         Raises:
-            ProducerFencedError: The producer's name has a new owner (R48).
+            ProducerFencedError: The producer's name has a new owner (R48), or was deleted (R112).
             InvalidRequestError: It would shut out every epoch its owner can ever get (R65).
         """
+        if fence is None:
+            if producer_id >= NAMED_IDS_FIRST:
+                raise ProducerFencedError(
+                    f"producer {producer_id}: its name is not known here; it was deleted, or taken "
+                    "a moment ago"
+                )
+            fence = FIRST_PRODUCER_EPOCH
         if producer_epoch < fence:
             raise ProducerFencedError(f"producer {producer_id}: its name was taken over")
         if producer_epoch <= fence + EPOCH_JUMP_MAX or not producer_id:

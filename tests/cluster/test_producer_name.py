@@ -4,7 +4,7 @@ import pytest
 
 from icecore import Admin, Producer
 from icecore.dev import LocalCluster
-from icecore.errors import ProducerFencedError, RequestTimeoutError
+from icecore.errors import InvalidRequestError, ProducerFencedError, RequestTimeoutError
 from tests.cluster.traffic import create, read_all
 
 
@@ -79,4 +79,34 @@ async def test_takeover_waits_for_a_leader_that_does_not_answer(
             (ProducerFencedError, RequestTimeoutError), match=r"taken (over|the name)"
         ):
             await old.send_and_wait("t", b"too late")
+    assert await values(cluster.bootstrap, "t") == [b"1", b"2"]
+
+
+async def test_a_deleted_name_makes_room_and_shuts_out_who_had_it(
+    healed_cluster: LocalCluster,
+) -> None:
+    """Also at a leader that began after the name was gone, and never heard of it."""
+    cluster = healed_cluster
+    await create(cluster.bootstrap, "t", partitions=1)
+    async with (
+        Admin(cluster.bootstrap) as admin,
+        named(cluster, "t") as old,
+        Producer(cluster.bootstrap, producer_name="quiet", producer_topics=["t"]) as quiet,
+    ):
+        await old.send_and_wait("t", b"1")
+        listed = await admin.list_producer_names()
+        assert [each.name for each in listed] == ["importer", "quiet"]
+        assert all(each.taken_at_ms for each in listed)
+        for each in listed:
+            await admin.delete_producer_name(each.name)
+        assert await admin.list_producer_names() == []
+        with pytest.raises(InvalidRequestError, match="icecore producer list"):
+            await admin.delete_producer_name("importer")
+        with pytest.raises(ProducerFencedError):
+            await old.send_and_wait("t", b"too late")
+        async with named(cluster, "t") as new:
+            await new.send_and_wait("t", b"2")
+        cluster.kill_node(await leader(cluster.bootstrap, "t"))
+        with pytest.raises((ProducerFencedError, RequestTimeoutError)):
+            await quiet.send_and_wait("t", b"its first, and too late")
     assert await values(cluster.bootstrap, "t") == [b"1", b"2"]

@@ -64,7 +64,6 @@ NOT_READ: dict[Field, str] = {
     ("ProducePartitionResult", "flush_mode"): ANSWERS,
     ("FetchPartitionResult", "epoch"): ANSWERS,
     ("FetchPartitionResult", "segment_id"): ANSWERS,
-    ("HeartbeatResponse", "full"): "for whoever reads a stream; a node takes each record by itself",
     ("InitProducerResponse", "positions"): "for clients that number batches across restarts",
     ("ProducerPosition", "next_sequence"): "for clients that number batches across restarts",
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from icecore.model import NodeId, SegmentId
+from icecore.model import NodeId, ProducerId, SegmentId
 from icecore.process.log import event
 from icecore.rpc.convert import node_to_proto, segment_to_proto
 from icecore.rpc.ports import ServerStream
@@ -57,6 +57,7 @@ class Outbox:
     deletes: dict[SegmentId, None] = field(default_factory=dict)
     partitions: dict[PartitionKey, None] = field(default_factory=dict)
     fences: dict[str, None] = field(default_factory=dict)
+    deleted_names: dict[ProducerId, None] = field(default_factory=dict)
     """Names of producers whose epoch rose."""
 
     @property
@@ -131,6 +132,10 @@ class Pushes:
                         outbox.fences[record.name] = None
                 case _:
                     pass
+        for record in change.deletes:
+            if isinstance(record, ProducerRecord):
+                for outbox in self._of(self._outboxes):
+                    outbox.deleted_names[record.producer_id] = None
 
     def _queue_partition(self, key: PartitionKey) -> None:
         of_node, mine = self._state.segments_of_node, self._state.segments_of_partition.get(key, {})
@@ -179,8 +184,12 @@ class Pushes:
             outbox.nodes = False
             infos = node_infos(self._state, self._live)
             message.nodes.extend(node_to_proto(each) for each in infos)
+        message.deleted_producer_ids.extend(outbox.deleted_names)
+        outbox.deleted_names.clear()
         for name in outbox.fences:
-            producer = self._state.producers[name]
+            producer = self._state.producers.get(name)
+            if producer is None:
+                continue  # deleted meanwhile
             message.producer_fences.add(
                 producer_id=producer.producer_id, min_epoch=producer.producer_epoch
             )
@@ -211,7 +220,7 @@ class Pushes:
         for segment_id in state.deleted_held:
             if node_id in state.deleted[segment_id].holders:
                 outbox.deletes[segment_id] = None
-        named = [each.name for each in state.producers.values() if each.producer_epoch]
+        named = [each.name for each in state.producers.values() if each.is_known_to_nodes]
         outbox.fences = dict.fromkeys(named)
 
     def _progress(self, partition: PartitionRecord) -> pb.PartitionProgress:

@@ -232,6 +232,8 @@ class ClusterState:
                 self.segments_of_partition[record.partition_key].pop(segment_id, None)
             case PositionRecord():
                 self.positions.remove(record)
+            case ProducerRecord():
+                del self.producers[record.name]
             case TierRecord() | TierTopicRecord():
                 self.tiers.remove(record)
             case _:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
+    NAMED_IDS_FIRST,
     NO_INCARNATION,
     NO_NODE,
     NO_SEGMENT,
@@ -185,11 +186,19 @@ class ProducerRecord:
     producer_epoch: ProducerEpoch = FIRST_PRODUCER_EPOCH
     instance: int = 0
     """Instance of the client that took the name last; only that client may renew the epoch."""
+    taken_at_ms: int = 0
+    """When it was taken or renewed last, by the wall clock of a coordinator; 0 in records of
+    before. It is for people."""
     version: int = 0
 
     @property
     def key(self) -> str:
         return f"{self.prefix}{self.name}"
+
+    @property
+    def is_known_to_nodes(self) -> bool:
+        """Return whether leaders must know it: some epoch is shut out, or all unknown ids are."""
+        return bool(self.producer_epoch) or self.producer_id >= NAMED_IDS_FIRST
 
 
 @dataclass(frozen=True, slots=True)

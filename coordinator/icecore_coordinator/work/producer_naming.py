@@ -4,18 +4,18 @@ First the record, then the leaders. The new epoch is stored; from then on it goe
 heartbeat stream ahead of anything else, so that nobody begins to lead without knowing it. Whoever
 leads the named topics already is asked, and the answer waits for all of them: for a leader that
 does not answer until its segment has been recovered, because it may not know and still append.
-Rule R48 of docs/design/protocol.md.
+Rules R48 and R112 of docs/design/protocol.md.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import Incarnation, NodeId, ProducerEpoch, ProducerId, SegmentState
 from icecore.rpc.ports import Clock
 from icecore.v1.common_pb2 import ProducerPosition
-from icecore_coordinator.decisions.producer_changes import take_name
+from icecore_coordinator.decisions.producer_changes import delete_name, shut_out, take_name
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -60,20 +60,43 @@ class ProducerNaming:
         def decision(state: ClusterState) -> Change:
             for topic in topics:
                 state.topic(topic)
-            return take_name(state, name, instance, is_renewal=is_renewal)
+            now_ms = self._clock.now_ms()
+            return take_name(state, name, instance, now_ms, is_renewal=is_renewal)
 
         record = (await self._ledger.decide(decision)).puts[-1]
         assert isinstance(record, ProducerRecord)
-        positions = await self._fence(record, topics) if record.producer_epoch else []
+        positions = []
+        if record.producer_epoch:
+            positions = await self._fence(
+                record, lambda state: [state.topic(each).topic_id for each in topics]
+            )
         return NamedProducer(record.producer_id, record.producer_epoch, tuple(positions))
 
-    async def _fence(self, record: ProducerRecord, topics: Sequence[str]) -> list[ProducerPosition]:
+    async def delete(self, name: str) -> None:
+        """Forget a name, when nobody appends under it any more (R112).
+
+        Raises:
+            InvalidRequestError: There is no such name.
+            ConflictError: Somebody takes it at the same time.
+            UnavailableError: Some leader has not confirmed in time. The name is still there, and
+                whoever had it is shut out; ask again.
+        """
+        [record] = (await self._ledger.decide(lambda state: shut_out(state, name))).puts
+        assert isinstance(record, ProducerRecord)
+        await self._fence(record, lambda state: [*state.topic_ids.values()])
+        await self._ledger.decide(lambda state: delete_name(state, name, record.producer_epoch))
+
+    async def _fence(
+        self, record: ProducerRecord, topics: Callable[[ClusterState], Sequence[bytes]]
+    ) -> list[ProducerPosition]:
+        """Wait until all leaders of the topics, by id, refuse older epochs; how far it got there.
+        Raises UnavailableError."""
         deadline = self._clock.monotonic_ms() + self._timing.producer_fence_wait_ms
         confirmed: dict[NodeId, Incarnation] = {}
         positions: dict[tuple[bytes, int], ProducerPosition] = {}
         while True:
             state = self._ledger.state
-            topic_ids = dict.fromkeys(state.topic(topic).topic_id for topic in topics)
+            topic_ids = dict.fromkeys(topics(state))
             to_ask, is_recovering = self._not_confirmed(topic_ids, confirmed)
             if not to_ask and not is_recovering:
                 return [each for key, each in sorted(positions.items()) if key[0] in topic_ids]

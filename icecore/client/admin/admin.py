@@ -6,6 +6,7 @@ from typing import Any, Final, Self, Unpack
 
 from icecore.client import checks
 from icecore.client.admin.descriptions import cluster_from_proto, topic_from_proto
+from icecore.client.admin.producer_names import list_producer_names
 from icecore.client.admin.tiering import (
     MERGED_BYTES_MAX,
     MergedSegment,
@@ -36,6 +37,7 @@ from icecore.client.types import (
     DeletedTopic,
     OffsetResult,
     PositionChange,
+    ProducerNameInfo,
     RollResult,
     SavedPosition,
     SnapshotHold,
@@ -501,6 +503,22 @@ class Admin:
         if checks.text("topic", topic):
             checks.topic_name(topic)
         return await delete_positions(self._connection, name, topic, timeout_s=self._timeout_s)
+
+    async def list_producer_names(self) -> list[ProducerNameInfo]:
+        """Names that producers have taken, in order."""
+        return await list_producer_names(self._connection, timeout_s=self._timeout_s)
+
+    async def delete_producer_name(self, name: str) -> None:
+        """Forget a name that nobody uses any more. Who has it gets PRODUCER_FENCED from then on;
+        who takes it later begins a new sequence.
+
+        Raises:
+            InvalidRequestError: There is no such name.
+            ConflictError: A producer took it at the same time.
+            UnavailableError: Some leader did not answer; the name is still there: try again.
+        """
+        request = admin_pb2.DeleteProducerNameRequest(name=checks.text("name", name))
+        await self._call("DeleteProducerName", request, admin_pb2.DeleteProducerNameResponse)
 
     async def describe_tiering(
         self, topics: Sequence[str] = (), *, with_copies: bool = False

@@ -54,6 +54,10 @@ class Updates:
         """Producers' fences, peers, assignments, partitions and delete intents."""
         context = self._context
         context.identity.hear(CoordinatorEpoch(update.coordinator_epoch), update.metadata_revision)
+        if update.full:  # it has all names (R112)
+            named = {ProducerId(each.producer_id) for each in update.producer_fences}
+            context.producer_fences.forget({*context.producer_fences.min_epochs} - named)
+        context.producer_fences.forget(map(ProducerId, update.deleted_producer_ids))
         for fence in update.producer_fences:  # before we lead anything more (R48)
             context.producer_fences.fence(
                 ProducerId(fence.producer_id), ProducerEpoch(fence.min_epoch)
