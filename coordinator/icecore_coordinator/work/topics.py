@@ -4,8 +4,9 @@ Each act is one committed decision. Workers carry out the rest: they open segmen
 The caller waits here until that is done, within reason.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from icecore.errors import (
@@ -15,7 +16,7 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from icecore.model import NodeId, Segment, SegmentState
+from icecore.model import Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore.topic_settings import NOT_TIERED, Retention, SegmentSettings, Tiering
@@ -234,18 +235,39 @@ class TopicActs:
 
     async def roll(self, name: str, why: str) -> list[IcecoreError | None]:
         """Have leaders seal a topic's active segments now: per partition None, or why its segment
-        is not rolled. Raises UnknownTopicError."""
+        is not rolled. Raises UnknownTopicError.
+
+        A node that does not lead a segment yet, for it was opened just now, is asked again.
+        """
         state = self._ledger.state
         outcomes: list[IcecoreError | None] = []
-        active: list[tuple[NodeId, Segment]] = []
+        active: list[Segment] = []
         for partition in state.partitions_of(state.topic(name)):
             tail = state.tail(partition)
             if tail is not None and tail.segment.state == SegmentState.ACTIVE:
-                active.append((tail.segment.leader, tail.segment))
+                active.append(tail.segment)
             else:
                 error = NotLeaderError("no leader at the moment", partition=partition.partition)
                 outcomes.append(error)
-        grouped = by_node(active)
+        until_ms = self._clock.monotonic_ms() + self._timing.node_call_ms
+        answers = await self._ask_to_roll(active, why)
+        while self._clock.monotonic_ms() < until_ms:
+            again = _still_to_roll(self._ledger.state, answers)
+            if not again:
+                break
+            await asyncio.sleep(self._timing.retry_ms / 1000)
+            answers |= await self._ask_to_roll(again, why)
+        unsealed = self._ledger.state.unsealed
+        for segment_id, error in answers.items():
+            is_over = isinstance(error, NotLeaderError) and segment_id not in unsealed
+            outcomes.append(None if is_over else error)  # its leader has sealed it by itself
+        return outcomes
+
+    async def _ask_to_roll(
+        self, segments: Sequence[Segment], why: str
+    ) -> dict[SegmentId, IcecoreError | None]:
+        """Ask the leader of each of these once."""
+        grouped = by_node((each.leader, each) for each in segments)
         answers = await fan_out(
             self._clock,
             {
@@ -256,16 +278,33 @@ class TopicActs:
             patience_ms=2 * self._timing.node_call_ms,
             is_enough=lambda _: False,
         )
+        outcomes: dict[SegmentId, IcecoreError | None] = {}
         for node_id, mine in grouped.items():
             answer = answers[node_id]
             if isinstance(answer, IcecoreError):
-                outcomes += [answer] * len(mine)
+                outcomes |= dict.fromkeys((each.segment_id for each in mine), answer)
                 continue
             for segment, rolling in zip(mine, answer, strict=True):
                 if rolling.error is not None:
                     rolling.error.metadata.setdefault("partition", str(segment.partition))
-                outcomes.append(rolling.error)
+                outcomes[segment.segment_id] = rolling.error
         return outcomes
+
+
+def _still_to_roll(
+    state: ClusterState, answers: Mapping[SegmentId, IcecoreError | None]
+) -> list[Segment]:
+    """Segments whose leader does not know yet that it leads them."""
+    records = [
+        state.segments.get(segment_id)
+        for segment_id, error in answers.items()
+        if isinstance(error, NotLeaderError)
+    ]
+    return [
+        each.segment
+        for each in records
+        if each is not None and each.segment.state == SegmentState.ACTIVE
+    ]
 
 
 def _without_tail(state: ClusterState, topic_id: bytes) -> list[PartitionKey]:

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from icecore.errors import NotEnoughReplicasError, UnavailableError
-from icecore.model import NodeState, SegmentState
+from icecore.errors import IcecoreError, NotEnoughReplicasError, NotLeaderError, UnavailableError
+from icecore.model import NodeState, Segment, SegmentId, SegmentState
 from icecore.process.system import SystemRng
 from icecore.topic_settings import KEEP_ALL
 from icecore_coordinator.decisions.segment_changes import (
@@ -20,6 +21,7 @@ from icecore_coordinator.decisions.segment_changes import (
 from icecore_coordinator.decisions.topic_deletion import continue_delete
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
+from icecore_coordinator.nodes.node_calls import RollAnswer
 from icecore_coordinator.state.cluster_state import ClusterState, Placement
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, PartitionKey
@@ -176,3 +178,73 @@ async def test_an_unclean_recovery_is_hurried_and_waited_for(world: World) -> No
     await world.ledger.decide(lambda state: seal(state, world.live, end, None, 0))
     sealed = await recovering
     assert sealed is not None and sealed.segment.state is SegmentState.SEALED
+
+
+class RolledNode:
+    """In the place of ``NodeCalls``: a leader that answers what it is told to, one after the
+    other."""
+
+    def __init__(self, *errors: IcecoreError | None) -> None:
+        self.errors = list(errors)
+        self.asked: list[int] = []
+
+    async def roll(self, _: int, segments: list[Segment], *__: object) -> list[RollAnswer]:
+        self.asked += [each.segment_id for each in segments]
+        return [RollAnswer(self.errors.pop(0)) for _ in segments]
+
+
+def not_led() -> IcecoreError:
+    return NotLeaderError("not led here")
+
+
+async def topic_of_two(world: World, calls: RolledNode) -> tuple[TopicActs, list[int]]:
+    """Return the acts with these calls, and the tails of a topic ``events``."""
+    creating = asyncio.create_task(world.topics.create("events", 2, SETTINGS, 0, KEEP_ALL))
+    await settled()
+    tails = [await world.open_next() for _ in range(2)]
+    await creating
+    ports = replace(world.ports(retry_ms=1), calls=cast(Any, calls))
+    return TopicActs(ports, world.tails, SystemRng()), tails
+
+
+async def test_a_leader_that_does_not_know_yet_is_asked_to_roll_again(world: World) -> None:
+    calls = RolledNode(not_led(), None, not_led(), None)
+    topics, (first, second) = await topic_of_two(world, calls)
+    assert await topics.roll("events", "test") == [None, None]
+    assert calls.asked == [first, second, first, first]
+
+
+async def test_other_refusals_of_a_roll_are_told_at_once(world: World) -> None:
+    calls = RolledNode(None, UnavailableError("no room"))
+    topics, tails = await topic_of_two(world, calls)
+    done, refused = await topics.roll("events", "test")
+    assert done is None and isinstance(refused, UnavailableError)
+    assert (refused.metadata["partition"], calls.asked) == ("1", tails)
+
+
+async def test_a_leader_that_never_leads_is_asked_for_a_while(world: World) -> None:
+    class Slow(RolledNode):
+        async def roll(self, *given: Any) -> list[RollAnswer]:
+            world.clock.now += 6_000
+            return await super().roll(*given)
+
+    calls = Slow(*[not_led() for _ in range(10)])
+    topics, tails = await topic_of_two(world, calls)
+    errors = await topics.roll("events", "test")
+    assert [type(each) for each in errors] == [NotLeaderError, NotLeaderError]
+    assert calls.asked == [*tails, *tails]
+
+
+async def test_a_segment_that_its_leader_has_sealed_meanwhile_is_rolled(world: World) -> None:
+    class Sealing(RolledNode):
+        async def roll(self, *given: Any) -> list[RollAnswer]:
+            first = SegmentId(tails[0])
+            version = world.state.segments[first].version
+            end = sealing(world.state, segment_id=first, version=version)
+            await world.ledger.decide(lambda state: seal(state, world.live, end, None, 0))
+            return await super().roll(*given)
+
+    calls = Sealing(not_led(), None)
+    topics, tails = await topic_of_two(world, calls)
+    assert await topics.roll("events", "test") == [None, None]
+    assert calls.asked == tails
