@@ -269,8 +269,9 @@ async def look_up(reading: RemoteReading, world: World, key: bytes) -> tuple[int
         looking = LogSearch(view, selection, (segment.base_offset, segment.end_offset))
         found = 0
         while not looking.is_done:
-            sink = await reading.step(log, looking.step, _sink)
+            sink = await reading.step(log, looking.try_step, _sink)
             found += sink.count
+        reading.close_log(log)
         return found
 
     numbers = [each for each in world.manifests if each not in (LARGE, AS_STORED)]

@@ -50,7 +50,10 @@ class HeavyWork:
             self._leave(weight_bytes)
 
         task.add_done_callback(done)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # it has an error, which has this frame: neither would go by itself
 
     def _fits(self, weight_bytes: int) -> bool:
         return self._calls < self._calls_max and self._bytes + weight_bytes <= self._bytes_max

@@ -7,14 +7,26 @@ so offsets and times are found by halving.
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from icecore.errors import NotReplicaError, OffsetOutOfRangeError, UnknownTopicError
+from icecore.errors import IcecoreError, NotReplicaError, OffsetOutOfRangeError, UnknownTopicError
 from icecore.model import NO_SEGMENT, NodeId, Segment, SegmentId
 from icecore_node.identity.readers import PartitionKey, Readers
 from icecore_node.registry.topic_mirror import TopicMirror
 from icecore_node.registry.topic_names import TopicNames
 from icecore_node.replica.life import Life, Removed
 from icecore_node.replica.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Nowhere:
+    """Nothing of what is looked for is on this node. A value, for it may be somewhere else.
+
+    Attributes:
+        reason: What a client is told when it is nowhere else, either.
+    """
+
+    reason: IcecoreError
 
 
 class PartitionReplicas:
@@ -54,12 +66,11 @@ class PartitionReplicas:
             return
         del self._placed[replica.segment_id], self._places[at], self.replicas[at]
 
-    def find(self, offset: int, segment_id: SegmentId = NO_SEGMENT) -> Replica:
-        """The replica that serves ``offset``.
+    def find(self, offset: int, segment_id: SegmentId = NO_SEGMENT) -> Replica | Nowhere:
+        """The replica that serves ``offset``; nowhere when other nodes hold that part.
 
         Raises:
             OffsetOutOfRangeError: The offset lies outside the partition.
-            NotReplicaError: Other nodes hold that part.
         """
         if offset < self.log_start_offset:
             end_offset = max(self.log_start_offset, self.tail_base_offset, self.high_watermark)
@@ -73,11 +84,12 @@ class PartitionReplicas:
                 return replica
             if _is_final(replica):
                 break  # it ends at or below the offset, and so does all before it
-        raise NotReplicaError(
+        reason = NotReplicaError(
             f"no readable replica of partition {self.partition} at offset {offset} on this node",
             tail_segment_id=self.tail_segment_id,
             tail_replicas=",".join(map(str, self.tail_replicas)),
         )
+        return Nowhere(reason)
 
     def _up_to(self, offset: int) -> Iterator[Replica]:
         """Replicas that begin at the offset or before, the newest first."""
@@ -172,17 +184,30 @@ class ReplicaTable:
             NotReplicaError: Only other nodes hold replicas of it.
             UnknownTopicError: This node has heard of no such partition, or the topic is deleted.
         """
+        found = self.look_for(topic_id, topic, partition)
+        if isinstance(found, Nowhere):
+            raise found.reason.again()
+        return found
+
+    def look_for(self, topic_id: bytes, topic: str, partition: int) -> PartitionReplicas | Nowhere:
+        """As ``partition``, without an error where no replica of it is here.
+
+        Raises:
+            UnknownTopicError: The topic is deleted.
+        """
         found = self.find_partition(topic_id, topic, partition)
         if found is not None:
             self._readers.on_read(found.key)
             return found
         what = f"partition {partition} of topic {topic or topic_id.hex()!r}"
         if holders := self.holders(topic_id, topic, partition):
-            raise NotReplicaError(
+            reason: IcecoreError = NotReplicaError(
                 f"{what} is on other nodes, and not on this one",
                 tail_replicas=",".join(map(str, holders)),
             )
-        raise UnknownTopicError(f"this node has heard of no {what}", topic=topic)
+        else:
+            reason = UnknownTopicError(f"this node has heard of no {what}", topic=topic)
+        return Nowhere(reason)
 
     def holders(self, topic_id: bytes, topic: str, partition: int) -> tuple[NodeId, ...]:
         """Return the nodes that hold the tail of a partition, its leader first; empty when the

@@ -98,13 +98,15 @@ class Descriptions:
             task = asyncio.get_running_loop().create_task(self._look_up(segment_id))
             self._asking[segment_id] = task
             task.add_done_callback(lambda ended: self._ended(segment_id, ended))
-        await asyncio.wait({task})
-        error = task.exception()
-        if error is None:
+        try:
+            await asyncio.wait({task})
             return task.result()
-        if before is not None and isinstance(error, IcecoreError) and error.retriable:
-            return before
-        raise error
+        except IcecoreError as error:
+            if before is not None and error.retriable:
+                return before
+            raise
+        finally:
+            del task  # it has an error, which has this frame: neither would go by itself
 
     def _ended(self, segment_id: SegmentId, task: "asyncio.Task[_Known]") -> None:
         del self._asking[segment_id]

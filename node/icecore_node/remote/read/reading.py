@@ -9,7 +9,7 @@ object. A reader that goes on finds the next row group under way.
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
 
@@ -33,14 +33,14 @@ from icecore_node.remote.format.manifest import (
 from icecore_node.remote.format.row_batches import ROW_COLUMNS, RowBatches
 from icecore_node.remote.format.tiered_segment import TieredSegment, open_tiered
 from icecore_node.remote.read.admission import Admission
-from icecore_node.remote.read.cache import RemoteCache
+from icecore_node.remote.read.cache import RemoteCache, ValueLease
 from icecore_node.remote.read.descriptions import Ask, Description, Descriptions
 from icecore_node.remote.read.disk_cache import DiskCache
-from icecore_node.remote.read.not_here import NotHere, Part
 from icecore_node.remote.read.objects import CachedObjects
 from icecore_node.remote.read.remote_log import Held, RawPart, RemoteLog, gathered
 from icecore_node.remote.read.row_frames import RowFrame, framed_bytes, is_framed, row_frame
 from icecore_node.remote.read.tally import note_request
+from icecore_node.remote.read.unread import Part, Unread
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectMissingError,
@@ -94,6 +94,7 @@ class RemoteParts:
 
 _Read: TypeAlias = Callable[[RemoteCopy, Part], Awaitable[object]]
 """Function that reads a part of a copy into the cache."""
+_MakePart: TypeAlias = Callable[[], Coroutine[Any, Any, tuple[Held, int]]]
 
 
 class RemoteReading:
@@ -104,6 +105,8 @@ class RemoteReading:
     def __init__(self, parts: RemoteParts) -> None:
         self._parts = parts
         self._heavy_work = HeavyWork(parts.executor)
+        self._resting: dict[RemoteLog, None] = {}
+        """Logs between two steps; the longest at rest first."""
 
     @property
     def is_idle_enough(self) -> bool:
@@ -169,34 +172,50 @@ class RemoteReading:
         return await self._tried(segment_id, work)
 
     async def open_log(self, segment_id: SegmentId) -> RemoteLog:
-        """Open a published segment for a search; ``step`` runs the steps of that search."""
+        """Open a published segment for a search; ``step`` runs the steps of that search. Whoever
+        has opened it closes it with ``close_log``."""
+        return await self._tried(segment_id, self._opened_log)
 
-        async def work(copy: RemoteCopy) -> RemoteLog:
-            log = RemoteLog(copy.manifest)
-            # The first bytes are needed by every search: with them a step less is made in vain.
-            if (span := log.index_start) is not None:
-                data = self._parts.cache.here(_index_key(copy, span))
-                if data is not None:
-                    log.take_index(span, data)
-            return log
+    def close_log(self, log: RemoteLog) -> None:
+        """Let go of all that was read for a search; may be called again."""
+        self._resting.pop(log, None)
+        log.release()
 
-        return await self._tried(segment_id, work)
+    async def _opened_log(self, copy: RemoteCopy) -> RemoteLog:
+        log = RemoteLog(copy.manifest)
+        # The first bytes are needed by every search: with them a step less is made in vain.
+        if (span := log.index_start) is not None:
+            data = self._parts.cache.lease_here(_index_key(copy, span))
+            if data is not None:
+                log.take(span, data)
+        return log
 
-    async def step(self, log: RemoteLog, step: Callable[[*Ts], T], *args: *Ts) -> T:
+    async def step(self, log: RemoteLog, step: Callable[[*Ts], T | Unread], *args: *Ts) -> T:
         """Make a step of a search on a thread, and read what it needs until it has all of that."""
 
         async def work(copy: RemoteCopy) -> T:
+            self._resting.pop(log, None)
             if copy.manifest != log.manifest:
                 log.reopen(copy.manifest)
             while True:
-                try:
-                    done = await self._run(step, *args)
+                done = await self._run(step, *args)
+                if not isinstance(done, Unread):
                     await self._drop_refused(copy, log)
                     return done
-                except NotHere as missing:
-                    await self._bring(copy, log, missing.wanted)
+                await self._bring(copy, log, done.wanted)
 
-        return await self._tried(log.manifest.facts.segment_id, work)
+        found = await self._tried(log.manifest.facts.segment_id, work)
+        self._rest(log)
+        return found
+
+    def _rest(self, log: RemoteLog) -> None:
+        """A search waits for its next step. It keeps what it holds while there is room: else those
+        that wait the longest have it read again."""
+        self._resting[log] = None
+        while self._parts.cache.is_over and self._resting:
+            oldest = next(iter(self._resting))
+            del self._resting[oldest]
+            oldest.release()
 
     async def close(self) -> None:
         """End what is under way, and the threads."""
@@ -319,14 +338,25 @@ class RemoteReading:
             event(_log, logging.DEBUG, "not_read_ahead", offset=part.base_offset, error=error)
 
     async def _part(self, copy: RemoteCopy, part: Part) -> Held:
+        key, make = self._part_to_make(copy, part)
+        return await self._parts.cache.parsed(key, make, is_pinned=False)
+
+    async def _lease_part(self, copy: RemoteCopy, part: Part) -> ValueLease[Held]:
+        """A part for a search, as ``_held`` reads it."""
+        key, make = self._part_to_make(copy, part)
+        lease = await self._parts.cache.leased(key, make, is_pinned=False)
+        self._look_ahead(copy, part, self._part)
+        return lease
+
+    def _part_to_make(self, copy: RemoteCopy, part: Part) -> tuple[Hashable, _MakePart]:
+        """The key of a part in the cache, and how it is made."""
         manifest = copy.manifest
-        key = (manifest.facts.segment_id, manifest.attempt, part.base_offset)
 
         async def make() -> tuple[Held, int]:
             held = await self._made(copy, part)
             return held, held.size_bytes
 
-        return await self._parts.cache.parsed(key, make, is_pinned=False)
+        return (manifest.facts.segment_id, manifest.attempt, part.base_offset), make
 
     async def _framed(self, copy: RemoteCopy, group: RowGroup) -> RowFrame:
         manifest = copy.manifest
@@ -368,7 +398,7 @@ class RemoteReading:
 
     async def _bring(self, copy: RemoteCopy, log: RemoteLog, wanted: "Part | ByteRange") -> None:
         if not isinstance(wanted, tuple):
-            log.take_part(wanted, await self._held(copy, wanted))
+            log.take(wanted, await self._lease_part(copy, wanted))
             return
         index = copy.manifest.index
         assert index is not None, "only asked with an index"
@@ -378,13 +408,13 @@ class RemoteReading:
             return data, len(data)
 
         try:
-            data = await self._parts.cache.parsed(_index_key(copy, wanted), make, is_pinned=True)
+            data = await self._parts.cache.leased(_index_key(copy, wanted), make, is_pinned=True)
         except TieredDamageError as error:
             # Without it the answer is the same, and comes later.
             event(_log, logging.WARNING, "remote_index_damaged", key=index.key, error=error)
             log.refuse_index(error.message)
         else:
-            log.take_index(wanted, data)
+            log.take(wanted, data)
 
 
 def _index_key(copy: RemoteCopy, span: ByteRange) -> tuple[int, int, str, ByteRange]:

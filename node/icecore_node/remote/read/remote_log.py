@@ -1,16 +1,17 @@
 """One tiered segment as a search sees it: what was read of it so far, and what must be read first.
 
 Searches run on a thread, in steps that may be repeated; object stores belong to the loop. So a step
-that needs what is not here ends with ``NotHere``, the loop reads that, and the step goes on: no
-thread waits for a network. What it holds of the segment is bounded, and its own: whatever else the
-cache lets go of meanwhile, a step finds what was read for it.
+that needs what is not here answers ``Unread``, the loop reads that, and the step goes on: no thread
+waits for a network. What it holds of the segment is bounded, leased from the cache, and its own:
+whatever else the cache lets go of meanwhile, a step finds what was read for it. Whoever opened it
+closes it.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from icecore.codec.batch import iter_batches
 from icecore.codec.columns import UInt64s
@@ -19,7 +20,8 @@ from icecore.errors import OffsetOutOfRangeError
 from icecore.model import SegmentId
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.row_batches import RowBatches
-from icecore_node.remote.read.not_here import NotHere, Part
+from icecore_node.remote.read.cache import ValueLease
+from icecore_node.remote.read.unread import Part, Unread
 from icecore_node.remote.store.object_store import ByteRange
 from icecore_node.storage.engine import (
     NO_INDEX,
@@ -30,7 +32,7 @@ from icecore_node.storage.engine import (
     LogTail,
     OffsetRange,
 )
-from icecore_node.storage.index.entries import Entries, UInt32s
+from icecore_node.storage.index.entries import Entries, UInt32s, wanted_hashes
 from icecore_node.storage.index.index_search import IndexSearch
 from icecore_node.storage.index.posting_blocks import DamagedIndexError
 from icecore_node.storage.segment_engine.sealed_index import FIRST_READ_BYTES, SealedIndex
@@ -70,17 +72,16 @@ class RawPart:
 
 class RemoteLog:
     """Log and index of one tiered segment, as searches read them (``serving/query/log_search.py``).
-    Used
-    by the steps of a search on a thread, and by the loop between two steps.
+    Used by the steps of a search on a thread, and by the loop between two steps.
 
     Args:
         manifest: Manifest of the copy that is read.
     """
 
     def __init__(self, manifest: Manifest) -> None:
-        self._held: OrderedDict[int, Held] = OrderedDict()
+        self._held: OrderedDict[int, ValueLease[Held]] = OrderedDict()
         """Parts read so far, by base offset; the last used comes last."""
-        self._index_parts: dict[ByteRange, bytes] = {}
+        self._index_parts: dict[ByteRange, ValueLease[bytes]] = {}
         self._refused_spans: list[ByteRange] = []
         self._index_refused = ""
         self._index: SealedIndex | None = None
@@ -89,32 +90,53 @@ class RemoteLog:
 
     def reopen(self, manifest: Manifest) -> None:
         """Go on with another copy of the same segment."""
+        self.release()
         self.manifest = manifest
-        self._held.clear()
-        self._index_parts, self._index_refused, self._index = {}, "", None
+        self._index_refused = ""
         self._parts = [*manifest.row_groups, *manifest.raw_batches]
         self._parts.sort(key=_base)
 
+    def release(self) -> None:
+        """Let go of all that was read. A step that needs some of it again has it read again.
+
+        A thread may still be in a step whose caller has left. Both tables are replaced first, so
+        that no lease is passed over; that step finds nothing, or fails, and nobody waits for it.
+        """
+        held, self._held = self._held, OrderedDict()
+        index_parts, self._index_parts = self._index_parts, {}
+        self._index = None
+        for lease in (*held.values(), *index_parts.values()):
+            lease.close()
+
     # --- what the loop brings -------------------------------------------------------------------
 
-    def take_part(self, part: Part, held: Held) -> None:
-        """Keep a part that was read; drop the longest unused beyond ``PARTS_MAX``."""
-        self._held[part.base_offset] = held
+    def take(self, wanted: "Part | ByteRange", lease: ValueLease[Any]) -> None:
+        """Keep a part, or bytes of the index object, that were read; of parts the longest unused
+        goes beyond ``PARTS_MAX``."""
+        before: ValueLease[Any] | None
+        if isinstance(wanted, tuple):
+            before = self._index_parts.pop(wanted, None)
+            self._index_parts[wanted] = lease
+        else:
+            before = self._held.pop(wanted.base_offset, None)
+            self._held[wanted.base_offset] = lease
+        if before is not None:
+            before.close()
         while len(self._held) > PARTS_MAX:
-            self._held.popitem(last=False)
-
-    def take_index(self, span: ByteRange, data: bytes) -> None:
-        """These bytes of the index object were read."""
-        self._index_parts[span] = data
+            self._held.popitem(last=False)[1].close()
 
     def refuse_index(self, why: str) -> None:
-        """The index object can't be used: records are found by reading them."""
+        """The index object can't be used: records are found by reading them. What was read of it is
+        held until the loop takes the ranges."""
         self._refused_spans += self._index_parts
-        self._index_refused, self._index_parts, self._index = why, {}, None
+        self._index_refused, self._index = why, None
 
     def take_refused(self) -> list[ByteRange]:
         """Return the ranges of the index object found damaged since the last call."""
         refused, self._refused_spans = self._refused_spans, []
+        for span in refused:
+            if (lease := self._index_parts.pop(span, None)) is not None:
+                lease.close()
         return refused
 
     def quiet(self, selection: Selection) -> tuple[OffsetRange, ...]:
@@ -133,16 +155,18 @@ class RemoteLog:
         side = manifest.side.size_bytes if manifest.side else 0
         return _tail(manifest.facts.end_offset, manifest.parquet.size_bytes + side)
 
-    def read(self, _: SegmentId, offset: int, max_bytes: int, end_offset: int) -> tuple[bytes, int]:
-        """See ``LogReader.read``; of one part at a time."""
+    def read(
+        self, _: SegmentId, offset: int, max_bytes: int, end_offset: int
+    ) -> tuple[bytes, int] | Unread:
+        """See ``SearchedLog.read``; of one part at a time."""
         if offset >= end_offset:
             return b"", offset
         part = self._part_at(offset)
         held = self._held.get(part.base_offset)
         if held is None:
-            raise NotHere(part)
+            return Unread(part)
         self._held.move_to_end(part.base_offset)
-        return gathered(held, offset, max_bytes, end_offset)
+        return gathered(held.value, offset, max_bytes, end_offset)
 
     def floor(self, offset: int) -> int:
         """Return the base offset of the last part that begins before this offset. A read that ends
@@ -198,12 +222,15 @@ class RemoteLog:
         *,
         limit: int,
         newest_first: bool = False,
-    ) -> Candidates:
-        """See ``LogIndex.candidates``. An index that is damaged is a gap."""
+    ) -> Candidates | Unread:
+        """See ``SearchedIndex.candidates``. An index that is damaged is a gap."""
         search = IndexSearch(self.manifest.facts.base_offset, hashes, asked)
         covers: list[_ObjectCover] = []
         if self.manifest.index is not None and not self._index_refused:
             try:
+                unread = self._unread_for(hashes)
+                if unread is not None:
+                    return unread
                 covers.append(_ObjectCover(self._opened(), self.manifest))
             except DamagedIndexError as error:
                 self.refuse_index(str(error))
@@ -227,13 +254,26 @@ class RemoteLog:
             raise DamagedIndexError(f"the index object is that of {of}")
         return index
 
+    def _unread_for(self, hashes: Sequence[int]) -> Unread | None:
+        """Return the first part of the index that a look-up needs and that is not here.
+
+        Raises:
+            DamagedIndexError: What was read of it makes no sense.
+        """
+        start = self.index_start
+        assert start is not None, "only asked with an index"
+        if start not in self._index_parts:
+            return Unread(start)
+        for length, position in self._opened().reads(wanted_hashes(hashes)):
+            span = self._index_span(length, position)
+            if span not in self._index_parts:
+                return Unread(span)
+        return None
+
     def _index_bytes(self, length: int, position: int) -> bytes:
-        """Return bytes of the index object; fewer at its end. Raises NotHere when they were not
-        read yet."""
+        """Return bytes of the index object; fewer at its end."""
         span = self._index_span(length, position)
-        data = self._index_parts.get(span)
-        if data is None:
-            raise NotHere(span)
+        data = self._index_parts[span].value  # ``_unread_for`` has seen that it is here
         start = position - span[0]
         return data[start : start + length]
 

@@ -7,15 +7,13 @@ a filter, what was looked at once is not looked at again while it waits.
 """
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
     NotLeaderError,
     NotReplicaError,
-    UnknownTopicError,
 )
 from icecore.model import SegmentId
 from icecore.rpc import convert, framing
@@ -28,11 +26,17 @@ from icecore_node.context import NodeContext
 from icecore_node.identity.readers import PartitionKey, Readers
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.ports import Buffer
-from icecore_node.registry.table import PartitionReplicas, ReplicaTable
+from icecore_node.registry.table import Nowhere, PartitionReplicas, ReplicaTable
 from icecore_node.replica.life import Life
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
-from icecore_node.serving.fetch.filtered_fetch import FilterBudget, Filtered, read_filtered
+from icecore_node.serving.fetch.filtered_fetch import (
+    FilterBudget,
+    Filtered,
+    FilterSink,
+    read_filtered,
+)
+from icecore_node.serving.fetch.location import Local, Location, Locator, Remote
 from icecore_node.serving.fetch.plain_records import (
     ANSWER_BYTES_MAX,
     ANSWER_RECORDS_MAX,
@@ -50,9 +54,6 @@ SILENT_WAIT_MS = 5_000
 _AGAIN_MS, _AGAIN_MS_MAX = 5.0, 100.0
 """First and longest pause, in milliseconds, between two reads for a fetch that waits for more
 bytes."""
-_NOT_HERE = (NotReplicaError, UnknownTopicError)
-"""Errors for a partition or offset without a replica here: the records may lie in object
-storage."""
 
 
 class FetchHandler:
@@ -86,6 +87,7 @@ class FetchHandler:
         self._readers = readers
         self._reading = reading
         self._heavy_work = heavy_work
+        self._locator = Locator(table, remote)
         self._remote = RemoteFetch(remote)
 
     async def fetch(self, body: Received, call: CallContext) -> Body:
@@ -157,27 +159,38 @@ class FetchHandler:
                 if entry.HasField("filter"):
                     left = ANSWER_RECORDS_MAX - records if request.as_records else 0
                     found = await self._filter(entry, result, (allowed, left), waiting, budget)
+                    if isinstance(found, Nowhere):
+                        self._refuse(result, found.reason)
+                        continue
                     waiting.offsets[number] = result.next_offset
                     records += found.count
                     data, data_length = found.buffers, found.length_bytes
                 else:
                     as_row_groups = request.takes_row_groups and not request.as_records
-                    data, data_length = await self._read(
+                    read = await self._read(
                         entry, result, allowed, waiting, as_row_groups=as_row_groups
                     )
+                    if isinstance(read, Nowhere):
+                        self._refuse(result, read.reason)
+                        continue
+                    data, data_length = read
                 if request.as_records and data:
                     left = ANSWER_RECORDS_MAX - records
                     data_length = await self._add_records(entry, result, data, (allowed, left))
                     records += len(result.records)
             except IcecoreError as error:
-                result.error.CopyFrom(convert.error_to_proto(error))
-                self._context.metrics.fetch_errors.labels(error.reason).inc()
+                self._refuse(result, error)
                 continue
             length += data_length
             if not request.as_records:
                 result.batches_length = data_length
                 buffers.extend(data)
         return header, buffers, length
+
+    def _refuse(self, result: data_pb2.FetchPartitionResult, error: IcecoreError) -> None:
+        """Tell a client why a partition is not answered."""
+        result.error.CopyFrom(convert.error_to_proto(error))
+        self._context.metrics.fetch_errors.labels(error.reason).inc()
 
     async def _add_records(
         self,
@@ -202,27 +215,6 @@ class FetchHandler:
         result.MergeFromString(clear.encoded)
         return clear.size_bytes
 
-    def _locate(
-        self,
-        entry: data_pb2.FetchPartition,
-        result: data_pb2.FetchPartitionResult,
-        waiting: "_Waiting",
-    ) -> tuple[PartitionReplicas, Replica]:
-        """Return the replica that holds the next offset, and describe it in the result. The next
-        offset is the asked one or, with a filter, a later one."""
-        if entry.offset < 0:
-            raise InvalidRequestError(f"offset {entry.offset} is negative")
-        held = self._table.partition(entry.topic_id, entry.topic, entry.partition)
-        waiting.watch(held.key)  # from before we look
-        result.log_start_offset = held.log_start_offset
-        replica = held.find(result.next_offset, SegmentId(entry.segment_id))
-        _describe(replica, held, result)
-        end = replica.high_watermark
-        is_behind = result.next_offset >= end and entry.min_high_watermark > end
-        if is_behind and replica.life is not Life.LED:
-            raise NotReplicaError(f"this replica knows only offsets below {end}")
-        return held, replica
-
     async def _read(
         self,
         entry: data_pb2.FetchPartition,
@@ -231,14 +223,28 @@ class FetchHandler:
         waiting: "_Waiting",
         *,
         as_row_groups: bool,
-    ) -> tuple[list[Buffer], int]:
-        context = self._context
-        try:
-            held, replica = self._locate(entry, result, waiting)
-        except _NOT_HERE as error:
-            return await self._remote.read(
-                entry, result, max_bytes, error, as_row_groups=as_row_groups
-            )
+    ) -> tuple[list[Buffer], int] | Nowhere:
+        location: Location = await self._locator.locate(entry, result, waiting.watch)
+        if isinstance(location, Local):
+            found = await self._read_local(entry, result, max_bytes, location)
+            if not isinstance(found, Nowhere):
+                return found
+            location = await self._locator.elsewhere(entry, result, found)
+        if isinstance(location, Nowhere):
+            return location
+        return await self._remote.read(
+            location.segment, result, max_bytes, as_row_groups=as_row_groups
+        )
+
+    async def _read_local(
+        self,
+        entry: data_pb2.FetchPartition,
+        result: data_pb2.FetchPartitionResult,
+        max_bytes: int,
+        location: Local,
+    ) -> tuple[list[Buffer], int] | Nowhere:
+        """Read a replica; nowhere when it is damaged, as we then have just seen."""
+        context, replica = self._context, location.replica
         end = replica.high_watermark
         if entry.offset >= end:
             return [], 0
@@ -249,13 +255,11 @@ class FetchHandler:
             context.metrics.disk_reads.inc()
             try:
                 body, next_offset = await self._reading.read(replica, entry.offset, max_bytes, end)
-            except NotReplicaError as error:  # it is damaged, as we have just seen
-                return await self._remote.read(
-                    entry, result, max_bytes, error, as_row_groups=as_row_groups
-                )
+            except NotReplicaError as error:
+                return Nowhere(error.again())  # without its frames, of which this is one
             data, length = [body], len(body)
         assert entry.offset < next_offset <= end, "a reader is given what is not visible"
-        _move(result, next_offset, replica, held)
+        _move(result, next_offset, replica, location.held)
         return data, length
 
     async def _filter(
@@ -265,23 +269,28 @@ class FetchHandler:
         room: tuple[int, int],
         waiting: "_Waiting",
         budget: FilterBudget,
-    ) -> Filtered:
+    ) -> Filtered | Nowhere:
         """Find the matching records. They come as plain records in the result when the request
         wants those, else as batches."""
         selection = selection_from_proto(entry.filter)
-        try:
-            held, replica = self._locate(entry, result, waiting)
-        except _NOT_HERE as error:
-            found = await self._remote.filter(entry, result, selection, room, budget, error)
+        location = await self._locator.locate(entry, result, waiting.watch)
+        if isinstance(location, Nowhere):
+            return location
+        if isinstance(location, Remote):
+            found = await self._remote.filter(location.segment, result, selection, room, budget)
         else:
+            replica = location.replica
             asked = result.next_offset, replica.high_watermark
             if asked[0] >= asked[1]:
                 return Filtered(asked[0])
             search = LogSearch(view_of(self._context.store, replica), selection, asked)
-            step = partial(self._reading.inflate, self._heavy_work, replica)
+
+            def step(make_sink: Callable[[], FilterSink]) -> Awaitable[FilterSink]:
+                return self._reading.inflate(self._heavy_work, replica, search.step, make_sink)
+
             found = await read_filtered(search, step, room, budget)
             assert asked[0] <= found.next_offset <= asked[1], "a reader is given what is hidden"
-            _move(result, found.next_offset, replica, held)
+            _move(result, found.next_offset, replica, location.held)
         if found.error is not None:
             raise found.error
         result.MergeFromString(found.encoded)
@@ -394,17 +403,6 @@ class _Waiting:
         """Watch no longer."""
         for key in self._watched:
             self._readers.leave(key, self)
-
-
-def _describe(
-    replica: Replica, held: PartitionReplicas, result: data_pb2.FetchPartitionResult
-) -> None:
-    result.segment_id = replica.segment_id
-    result.epoch = replica.identity.epoch
-    result.high_watermark = held.high_watermark
-    if replica.sealed_end_offset is not None:
-        result.segment_sealed = True
-        result.sealed_end_offset = replica.sealed_end_offset
 
 
 def _leading(held: PartitionReplicas, partition: int) -> Replica:

@@ -125,11 +125,8 @@ def only(header: BatchHeader, picks: Picks, places: Sequence[int]) -> bytes:
 
 
 FilterSink: TypeAlias = BatchSink | PlainSink
-MakeStep: TypeAlias = Callable[
-    [Callable[[Callable[[], FilterSink]], FilterSink], Callable[[], FilterSink]],
-    Awaitable[FilterSink],
-]
-"""Function that makes a step of a search on a thread."""
+MakeStep: TypeAlias = Callable[[Callable[[], FilterSink]], Awaitable[FilterSink]]
+"""Function that makes a step of the search on a thread."""
 
 
 async def read_filtered(
@@ -167,7 +164,7 @@ async def read_filtered(
     is_full = False
     while not (search.is_done or is_full or budget.is_spent):
         before = search.work.data_bytes + search.work.index_bytes
-        sink = await step(search.step, make_sink)
+        sink = await step(make_sink)
         budget.spend(search.work.data_bytes + search.work.index_bytes - before)
         found.length_bytes += sink.size_bytes
         found.next_offset = search.left[0]

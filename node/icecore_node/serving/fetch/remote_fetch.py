@@ -4,59 +4,66 @@ The answer is that of a sealed replica: whole batches or the matching records, a
 end. This node does not know which nodes hold the next segment; the client asks for that.
 """
 
-from functools import partial
+from collections.abc import Awaitable, Callable
 
 from icecore.codec.selection import Selection
-from icecore.errors import IcecoreError
 from icecore.model import Segment
 from icecore.v1 import data_pb2
 from icecore_node.ports import Buffer
-from icecore_node.serving.fetch.filtered_fetch import FilterBudget, Filtered, read_filtered
+from icecore_node.serving.fetch.filtered_fetch import (
+    FilterBudget,
+    Filtered,
+    FilterSink,
+    read_filtered,
+)
 from icecore_node.serving.query.log_search import LogSearch
 from icecore_node.serving.remote_segments import RemoteSegments, view_of_remote
 
 
 class RemoteFetch:
-    """Loop only. Each method raises what the request has failed with so far when no published
-    segment is meant."""
+    """Loop only."""
 
     def __init__(self, segments: RemoteSegments) -> None:
         self._segments = segments
 
     async def read(
         self,
-        entry: data_pb2.FetchPartition,
+        segment: Segment,
         result: data_pb2.FetchPartitionResult,
         max_bytes: int,
-        error: IcecoreError,
         *,
         as_row_groups: bool,
     ) -> tuple[list[Buffer], int]:
-        """Read batches from the asked offset on. Return them and their size in bytes."""
-        segment = await self._find(entry, entry.offset, error)
+        """Read batches from the next offset of the result on. Return them and their size in
+        bytes."""
         found, next_offset = await self._segments.reading.read(
-            segment.segment_id, entry.offset, max_bytes, as_row_groups=as_row_groups
+            segment.segment_id, result.next_offset, max_bytes, as_row_groups=as_row_groups
         )
         _describe(segment, next_offset, result)
         return found, sum(map(len, found))
 
     async def filter(
         self,
-        entry: data_pb2.FetchPartition,
+        segment: Segment,
         result: data_pb2.FetchPartitionResult,
         selection: Selection,
         room: tuple[int, int],
         budget: FilterBudget,
-        error: IcecoreError,
     ) -> Filtered:
         """Read the matching records from the offset where the last look ended."""
-        segment = await self._find(entry, result.next_offset, error)
         reading = self._segments.reading
         log = await reading.open_log(segment.segment_id)
-        asked = result.next_offset, segment.end_offset
-        view = view_of_remote(log, segment, log.quiet(selection))
-        search = LogSearch(view, selection, asked)
-        found = await read_filtered(search, partial(reading.step, log), room, budget)
+        try:
+            asked = result.next_offset, segment.end_offset
+            view = view_of_remote(log, segment, log.quiet(selection))
+            search = LogSearch(view, selection, asked)
+
+            def step(make_sink: Callable[[], FilterSink]) -> Awaitable[FilterSink]:
+                return reading.step(log, search.try_step, make_sink)
+
+            found = await read_filtered(search, step, room, budget)
+        finally:
+            reading.close_log(log)
         _describe(segment, found.next_offset, result)
         return found
 
@@ -81,15 +88,6 @@ class RemoteFetch:
             result.offset = max(offset, start)
             result.segment_id, result.found = segment.segment_id, True
         return True
-
-    async def _find(
-        self, entry: data_pb2.FetchPartition, offset: int, error: IcecoreError
-    ) -> Segment:
-        named = (entry.topic_id, entry.topic, entry.partition, entry.segment_id)
-        segment = await self._segments.at(*named, offset)
-        if segment is None:
-            raise error
-        return segment
 
 
 def _describe(segment: Segment, next_offset: int, result: data_pb2.FetchPartitionResult) -> None:

@@ -16,7 +16,7 @@ from icecore.codec.picking import MANY, BatchPicks, ColumnPicks, Picks, key_hash
 from icecore.codec.selection import Selection
 from icecore.errors import BatchTooLargeError, CorruptBatchError, NotReplicaError
 from icecore.model import SegmentId
-from icecore_node.remote.read.not_here import NotHere
+from icecore_node.remote.read.unread import Unread
 from icecore_node.serving.query.search_plan import (
     Groups,
     Look,
@@ -168,10 +168,17 @@ class LogSearch:
         return self._state.work
 
     def step(self, make_sink: Callable[[], SinkT]) -> SinkT:
+        """Look at some more of a log on a disk, until the sink is full. See ``try_step``."""
+        sink = self.try_step(make_sink)
+        assert not isinstance(sink, Unread), "all of a log on a disk is here"
+        return sink
+
+    def try_step(self, make_sink: Callable[[], SinkT]) -> SinkT | Unread:
         """Look at some more, until the sink is full.
 
         Returns:
-            A new sink with the records found. A step that raises may be repeated: it leaves the
+            A new sink with the records found; or what must be read of object storage before the
+            step can be made. A step that does not come to an end may be repeated: it leaves the
             search as it was.
 
         Raises:
@@ -186,50 +193,57 @@ class LogSearch:
                 if skips_by_time(self.summary, self.selection):
                     self._state.work.outside = True
                     self._reach(self.left)
-            self._go_far(sink, stop_bytes)
+            unread = self._go_far(sink, stop_bytes)
         except BaseException:
             self._state = before
             raise
+        if unread is not None:
+            self._state = before
+            return unread
         return sink
 
-    def _go_far(self, sink: Sink, stop_bytes: int) -> None:
-        """Search until the step's limit, or until something must first be read from object
-        storage."""
+    def _go_far(self, sink: Sink, stop_bytes: int) -> Unread | None:
+        """Search until the step's limit, or until something must first be read from object storage.
+        Return that when nothing could be done before it."""
         has_moved = False
         while not (self.is_done or sink.is_full or self.work.effort_bytes >= stop_bytes):
-            try:
-                self._go_on(sink)
-            except NotHere:
-                if not has_moved:
-                    raise
-                return
+            unread = self._go_on(sink)
+            if unread is not None:
+                return None if has_moved else unread
             has_moved = True
+        return None
 
     # --- what to read ---------------------------------------------------------------------------
 
-    def _go_on(self, sink: Sink) -> None:
+    def _go_on(self, sink: Sink) -> Unread | None:
         state = self._state
-        if not state.reads and not self._plan():
-            return
+        if not state.reads:
+            unread = self._plan()
+            if unread is not None or not state.reads:
+                return unread
         match state.reads[0]:
             case Scan(low, high):
-                rest: Read | None = self._scan(low, high, sink)
+                rest: Read | Unread | None = self._scan(low, high, sink)
             case Look(offsets):
                 rest = self._look(offsets, sink)
+        if isinstance(rest, Unread):
+            return rest
         if rest is not None:
             state.reads[0] = rest
-            return
+            return None
         del state.reads[0]
         if not state.reads:
             self._reach(state.planned)
+        return None
 
-    def _plan(self) -> bool:
-        """Ask the index for candidates. Return False when the range that it covered has nothing to
-        read."""
+    def _plan(self) -> Unread | None:
+        """Ask the index for candidates. There are no reads when the range that it covered has
+        nothing to read."""
         state = self._state
         if not self._groups:
             reads: list[Read] = [Scan(*state.left)]
-            return self._keep_plan(reads, state.left)
+            self._keep_plan(reads, state.left)
+            return None
         found = self._log.index.candidates(
             self._log.segment_id,
             hashes_of(self._groups),
@@ -237,6 +251,8 @@ class LogSearch:
             limit=_CANDIDATES,
             newest_first=self._newest_first,
         )
+        if isinstance(found, Unread):
+            return found
         low, high = found.searched
         is_within = state.left[0] <= low < high <= state.left[1]
         assert is_within and (low, high)[self._newest_first] == state.left[self._newest_first]
@@ -244,17 +260,16 @@ class LogSearch:
         state.work.has_hashes |= knows_all(found, self._groups)
         planned = reads_of(found, self._groups, newest_first=self._newest_first)
         state.work.candidates += sum(len(r.offsets) for r in planned if isinstance(r, Look))
-        return self._keep_plan(planned, found.searched)
+        self._keep_plan(planned, found.searched)
+        return None
 
-    def _keep_plan(self, reads: list[Read], searched: OffsetRange) -> bool:
-        """Keep the reads outside quiet ranges. Return False when nothing is left to read of the
-        range."""
+    def _keep_plan(self, reads: list[Read], searched: OffsetRange) -> None:
+        """Keep the reads outside quiet ranges; without any, the range was looked at."""
         state, quiet = self._state, self._log.quiet
         state.reads = outside_of(reads, quiet, newest_first=self._newest_first) if quiet else reads
         state.planned = searched
         if not state.reads:
             self._reach(searched)
-        return bool(state.reads)
 
     def _reach(self, done: OffsetRange) -> None:
         """Note that this range, and all before it in the order of the search, was looked at."""
@@ -266,15 +281,17 @@ class LogSearch:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _scan(self, low: int, high: int, sink: Sink) -> Scan | None:
+    def _scan(self, low: int, high: int, sink: Sink) -> Scan | Unread | None:
         """Scan some of a range; return the rest."""
         self._state.work.scanned = True
         if self._newest_first:
-            data, low_read = self._read_before(max(low, self._log.floor(high)), high)
-            done = low_read, high
+            found = self._read_before(max(low, self._log.floor(high)), high)
         else:
-            data, next_offset = self._read(low, _SCAN_BYTES, high)
-            done = low, min(next_offset, high)
+            found = self._read(low, _SCAN_BYTES, high)
+        if isinstance(found, Unread):
+            return found
+        data, edge = found
+        done = (edge, high) if self._newest_first else (low, min(edge, high))
         self._state.work.effort_bytes += len(data)
         if not self._offer(data, done, None, sink):
             left = self.left
@@ -283,11 +300,14 @@ class LogSearch:
         rest = (low, done[0]) if self._newest_first else (done[1], high)
         return Scan(*rest) if rest[0] < rest[1] else None
 
-    def _look(self, offsets: Int64s, sink: Sink) -> Look | None:
+    def _look(self, offsets: Int64s, sink: Sink) -> Look | Unread | None:
         """Look at the first candidates, and at others in the same bytes; return the rest."""
         at = int(offsets[-1 if self._newest_first else 0])
         length = 1 if self._newest_first else self._look_bytes(offsets)
-        data, next_offset = self._read(at, length, self._log.visible_end_offset)
+        read = self._read(at, length, self._log.visible_end_offset)
+        if isinstance(read, Unread):
+            return read
+        data, next_offset = read
         self._state.work.effort_bytes += max(_LOOK_BYTES, len(data) // _LOOK_PART)
         if self._newest_first:
             _, first_offset, _ = batch.peek(data)
@@ -315,23 +335,25 @@ class LogSearch:
         near = int(offsets[7]) - int(offsets[0])
         return _SCAN_BYTES if near * self._record_bytes < _SCAN_BYTES else 1
 
-    def _read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[bytes, int]:
+    def _read(self, offset: int, max_bytes: int, end_offset: int) -> tuple[bytes, int] | Unread:
         """Batches from the one that holds ``offset`` to the one that holds the last before the
         end."""
         log = self._log
-        data, next_offset = log.reader.read(log.segment_id, offset, max_bytes, end_offset)
-        if not data and end_offset < log.visible_end_offset:  # it ends within a batch
-            visible = log.visible_end_offset
-            data, next_offset = log.reader.read(log.segment_id, offset, 1, visible)
-        if not data:
+        found = log.reader.read(log.segment_id, offset, max_bytes, end_offset)
+        visible = log.visible_end_offset
+        if not isinstance(found, Unread) and not found[0] and end_offset < visible:
+            found = log.reader.read(log.segment_id, offset, 1, visible)  # it ends within a batch
+        if isinstance(found, Unread):
+            return found
+        if not found[0]:
             raise NotReplicaError(
                 f"segment {log.segment_id} ends before {offset} on this node",
                 segment_id=log.segment_id,
             )
-        self._state.work.data_bytes += len(data)
-        return data, next_offset
+        self._state.work.data_bytes += len(found[0])
+        return found
 
-    def _read_before(self, low: int, high: int) -> tuple[bytes, int]:
+    def _read_before(self, low: int, high: int) -> tuple[bytes, int] | Unread:
         """Batches that hold all from some offset on up to ``high``, and that offset.
 
         Logs are read forwards only. How many offsets fit into what may be read at once is guessed,
@@ -344,7 +366,10 @@ class LogSearch:
             parts: list[bytes] = []
             length = 0
             while at < high and length < 2 * _SCAN_BYTES:
-                data, at = self._read(at, _SCAN_BYTES, high)
+                found = self._read(at, _SCAN_BYTES, high)
+                if isinstance(found, Unread):
+                    return found
+                data, at = found
                 parts.append(data)
                 length += len(data)
             if at >= high:

@@ -257,6 +257,7 @@ class QueryHandler:
                 log, segment_id = begun.log, SegmentId(done.segment_id)
                 estimate(done, begun.search, log.summary(segment_id), log.tail(segment_id))
                 begun.tell(done)
+                remote.end(begun)
                 return None
             begun, found = await remote.first(ahead, page.sink)
             try:
@@ -264,6 +265,7 @@ class QueryHandler:
                 return await self._go_on(work, page, done, begun.search, found, step)
             finally:
                 begun.tell(done)
+                remote.end(begun)
         except IcecoreError as error:
             fail(done, error)
             return None

@@ -59,6 +59,7 @@ class RemoteSearches:
         self._selection = selection
         self._newest_first = newest_first
         self._begun: dict[SegmentId, asyncio.Task[tuple[RemoteSearch, PlainSink]]] = {}
+        self._open: set[RemoteLog] = set()
 
     async def first(
         self, ahead: list[Piece], make_sink: MakeSink
@@ -87,15 +88,23 @@ class RemoteSearches:
             raise
         except ThrottledError:  # when it was begun nobody needed it yet
             return await self._begin(piece, make_sink)
+        finally:
+            del task  # it has an error, which has this frame: neither would go by itself
         room = make_sink()
         if found.count > room.max_count or found.size_bytes > room.max_bytes:
+            self.end(begun)
             return await self._begin(piece, make_sink, begun.tally)
         return begun, found
 
     async def step(self, begun: RemoteSearch, make_sink: MakeSink) -> PlainSink:
         """One more step."""
         begun.tally.begin()
-        return await self._segments.reading.step(begun.log, begun.search.step, make_sink)
+        return await self._segments.reading.step(begun.log, begun.search.try_step, make_sink)
+
+    def end(self, begun: RemoteSearch) -> None:
+        """Let go of what was read for a search."""
+        self._open.discard(begun.log)
+        self._segments.reading.close_log(begun.log)
 
     async def opened(self, piece: Piece) -> RemoteSearch:
         """A search of which no step was made; only the manifest is read for it."""
@@ -104,10 +113,16 @@ class RemoteSearches:
         return await self._opened(piece, tally)
 
     async def close(self) -> None:
-        """Cancel first steps that were begun ahead and are not needed any more."""
+        """Cancel first steps that were begun ahead and are not needed any more, and let go of all
+        that was read for searches."""
         for task in self._begun.values():
             task.cancel()
-        await asyncio.gather(*self._begun.values(), return_exceptions=True)
+        try:
+            await asyncio.gather(*self._begun.values(), return_exceptions=True)
+        finally:  # also where the client leaves just now
+            self._begun.clear()
+            while self._open:
+                self._segments.reading.close_log(self._open.pop())
 
     async def _begin(
         self, piece: Piece, make_sink: MakeSink, tally: Tally | None = None
@@ -121,6 +136,7 @@ class RemoteSearches:
         segment = piece.remote
         assert segment is not None, "only called for remote segments"
         log = await self._segments.reading.open_log(segment.segment_id)
+        self._open.add(log)
         view = view_of_remote(log, segment, log.quiet(self._selection))
         asked = piece.from_offset, piece.end_offset
         search = LogSearch(view, self._selection, asked, newest_first=self._newest_first)

@@ -9,6 +9,7 @@ from icecore.codec.batch import BatchHeader
 from icecore.codec.picking import Picks
 from icecore.errors import BatchTooLargeError, CorruptBatchError
 from icecore.model import SegmentId
+from icecore_node.remote.read.unread import Unread
 from icecore_node.storage.engine import Candidates, IndexSummary, LogTail, OffsetRange
 
 
@@ -58,8 +59,8 @@ class SearchedLog(Protocol):
 
     def read(
         self, segment_id: SegmentId, offset: int, max_bytes: int, end_offset: int, /
-    ) -> tuple[bytes, int]:
-        """See ``LogReader.read``."""
+    ) -> tuple[bytes, int] | Unread:
+        """See ``LogReader.read``. Unread: a log in object storage lacks that part here."""
         ...
 
 
@@ -75,8 +76,8 @@ class SearchedIndex(Protocol):
         *,
         limit: int,
         newest_first: bool = False,
-    ) -> Candidates:
-        """See ``LogIndex.candidates``."""
+    ) -> Candidates | Unread:
+        """See ``LogIndex.candidates``. Unread: as ``SearchedLog.read``."""
         ...
 
     def summary(self, segment_id: SegmentId, /) -> IndexSummary:

@@ -112,13 +112,21 @@ class Run:
                     found[low + place].append(ordinals)
         return [_joined(parts) for parts in found], read
 
+    def reads(self, wanted: UInt64s) -> Iterator[tuple[int, int]]:
+        """The blocks that ``find`` asks its source for, as it asks for them."""
+        if len(wanted) == 1:
+            yield from _by_blocks(*blocks_with_one(self.directory.first_hashes, wanted))
+            return
+        numbers = [number for number, _, _ in blocks_with(self.directory.first_hashes, wanted)]
+        for at, stop in _stretches(numbers):
+            yield numbers[at], numbers[stop - 1] + 1
+
     def _find_one(self, wanted: UInt64s) -> tuple[list[UInt32s], int]:
         """The same for one hash, which most look-ups are about."""
-        first, end = blocks_with_one(self.directory.first_hashes, wanted)
         found: list[UInt32s] = []
         read = 0
-        for start in range(first, end, BLOCKS_AT_ONCE):
-            for data in self.source(start, min(start + BLOCKS_AT_ONCE, end)):
+        for start, end in _by_blocks(*blocks_with_one(self.directory.first_hashes, wanted)):
+            for data in self.source(start, end):
                 read += len(data)
                 ordinals = decode_block(data).find_one(wanted)
                 if ordinals is not None:
@@ -127,9 +135,7 @@ class Run:
 
     def walk(self) -> Iterator[Entries]:
         """All entries in order, in parts."""
-        count = len(self.directory.first_hashes)
-        for start in range(0, count, BLOCKS_AT_ONCE):
-            end = min(start + BLOCKS_AT_ONCE, count)
+        for start, end in _by_blocks(0, len(self.directory.first_hashes)):
             yield joined([decode_block(data).entries() for data in self.source(start, end)])
 
 
@@ -140,6 +146,12 @@ def _joined(parts: Sequence[UInt32s]) -> UInt32s:
     if not parts:
         return _NOTHING
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _by_blocks(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """A range of blocks in parts that are read at once."""
+    for start in range(first, end, BLOCKS_AT_ONCE):
+        yield start, min(start + BLOCKS_AT_ONCE, end)
 
 
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ A block has so many entries that there are at most 4,096: header and directory a
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from icecore.codec.batch import Buffer
 from icecore.codec.checksum import crc32c
-from icecore.codec.columns import KEY_HASH_SEED, Int64s
+from icecore.codec.columns import KEY_HASH_SEED, Int64s, UInt64s
 from icecore.codec.hashes import HEADER_HASH_SEED, TAG_HASH_SEED
 from icecore.model import Epoch, Generation, SegmentId
 from icecore_node.storage.index.entries import Entries
@@ -193,6 +193,29 @@ def _header(facts: SealedFacts, per_block: int, spans: Sequence[tuple[int, int]]
     return head[:_CRC_AT] + _U32.pack(crc) + head[_CRC_AT + _U32.size :]
 
 
+class _Blocks:
+    """The blocks of an index file. It does not know the index, or neither would go by itself."""
+
+    def __init__(
+        self, read: Callable[[int, int], bytes], blocks_at: int, directory: Directory
+    ) -> None:
+        self._read = read
+        self._blocks_at = blocks_at
+        self._ends = np.append(0, np.cumsum(directory.lengths, dtype=np.int64))
+
+    def span(self, first: int, end: int) -> tuple[int, int]:
+        """Return length and position of neighbours."""
+        start, stop = self._ends[[first, end]].tolist()
+        return stop - start, self._blocks_at + start
+
+    def read(self, first: int, end: int) -> list[bytes]:
+        """A ``BlockSource``: one read for neighbours."""
+        ends = self._ends[first : end + 1].tolist()
+        start = ends[0]
+        data = self._read(ends[-1] - start, self._blocks_at + start)
+        return [data[ends[i] - start : ends[i + 1] - start] for i in range(end - first)]
+
+
 class SealedIndex:
     """An index file, opened. Everything that reads raises DamagedIndexError when bytes are wrong.
 
@@ -217,19 +240,17 @@ class SealedIndex:
         if crc32c(zeroed) != crc:
             raise DamagedIndexError("the checksum of the header is wrong")
         self.facts, numbers = _parse(head)
-        self._blocks_at, directory_bytes = numbers[0]
+        blocks_at, directory_bytes = numbers[0]
         self._points, self._producers = numbers[1], numbers[2]
         directory = decode_directory(first[HEADER_LENGTH : HEADER_LENGTH + directory_bytes])
-        self._ends = np.append(0, np.cumsum(directory.lengths, dtype=np.int64))
-        self.run = Run(directory, self._block_bytes)
+        self._blocks = _Blocks(read, blocks_at, directory)
+        self.run = Run(directory, self._blocks.read)
         self.length_bytes = sum(self._producers)
 
-    def _block_bytes(self, first: int, end: int) -> list[bytes]:
-        """A ``BlockSource``: one read for neighbours."""
-        ends = self._ends[first : end + 1].tolist()
-        start = ends[0]
-        data = self._read(ends[-1] - start, self._blocks_at + start)
-        return [data[ends[i] - start : ends[i + 1] - start] for i in range(end - first)]
+    def reads(self, wanted: UInt64s) -> Iterator[tuple[int, int]]:
+        """Length and position of each read that a look-up of these hashes makes."""
+        for first, end in self.run.reads(wanted):
+            yield self._blocks.span(first, end)
 
     def points(self) -> Points:
         """Where batches begin."""

@@ -17,6 +17,16 @@ def cache_of(memory_bytes: int, disk: DiskCache | None = None) -> RemoteCache:
     return RemoteCache(disk, memory_bytes, cast(Any, DirectExecutor()))
 
 
+def here(cache: RemoteCache, key: Any) -> Any:
+    """Return the value in memory under a key, or None."""
+    lease = cache.lease_here(key)
+    if lease is None:
+        return None
+    value = lease.value
+    lease.close()
+    return value
+
+
 class Made:
     """Values that are made slowly, and how often."""
 
@@ -64,10 +74,10 @@ async def test_row_groups_go_first_and_find_room_all_the_same() -> None:
     assert cache.memory_bytes <= 75
     for number in range(5):
         await cache.parsed(("block", number), Made(), is_pinned=False)
-    assert cache.here(("pinned", 19)) and cache.here(("block", 4))
-    assert cache.here(("block", 0)) is None and cache.memory_bytes <= 100
+    assert here(cache, ("pinned", 19)) and here(cache, ("block", 4))
+    assert here(cache, ("block", 0)) is None and cache.memory_bytes <= 100
     await cache.parsed("huge", Made(101), is_pinned=False)
-    assert cache.here("huge") is None and cache.here(("block", 4))
+    assert here(cache, "huge") is None and here(cache, ("block", 4))
 
 
 async def test_the_budget_holds_whatever_comes() -> None:
@@ -97,3 +107,27 @@ async def test_raw_bytes_come_from_disk_the_second_time() -> None:
     await cache.drop_raw("key")
     assert await cache.raw("key", read, is_pinned=False) == b"content"
     assert reads == 2
+
+
+async def test_what_is_leased_counts_until_it_is_closed_and_is_not_let_go_of() -> None:
+    cache = cache_of(100)
+    leases = [await cache.leased(number, Made(40), is_pinned=False) for number in range(3)]
+    assert cache.memory_bytes == 120 and cache.is_over, "all three are held"
+    await cache.parsed("other", Made(40), is_pinned=False)
+    assert here(cache, "other") is None, "there is no room beside them"
+    again = await cache.leased(0, Made(40), is_pinned=False)
+    assert cache.memory_bytes == 120, "twice leased, once counted"
+    for lease in [*leases, again, again]:
+        lease.close()
+    assert cache.memory_bytes <= 100 and not cache.is_over
+
+
+async def test_a_lease_outlives_what_the_cache_forgets() -> None:
+    cache = cache_of(100)
+    lease = await cache.leased("a", Made(40), is_pinned=False)
+    large = await cache.leased("b", Made(400), is_pinned=False)
+    cache.forget_key("a")
+    assert (lease.value, cache.memory_bytes) == (1, 440)
+    lease.close()
+    large.close()
+    assert cache.memory_bytes == 0

@@ -3,7 +3,7 @@ or it is an error and the next attempt succeeds."""
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +15,9 @@ from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.remote.format.manifest import INDEX, MANIFEST, SIDE
 from icecore_node.remote.format.row_batches import batches_of
 from icecore_node.remote.format.tiered_segment import open_tiered
-from icecore_node.remote.read.not_here import NotHere
+from icecore_node.remote.read.cache import RemoteCache
 from icecore_node.remote.read.remote_log import RemoteLog
+from icecore_node.remote.read.unread import Unread
 from icecore_node.remote.store.object_store import ObjectStoreBusyError
 from tests.support.query_setup import INDEXED_HEADERS
 from tests.support.tiered import records_of
@@ -103,12 +104,17 @@ async def candidates(node: UploadNode, segment: Segment, copy: Any, hash_: int) 
     log = RemoteLog(await node.manifest(segment, copy))
     index = node.bucket.objects[node.name(segment, copy.attempt).key(INDEX)]
     span = segment.base_offset, segment.end_offset
+    cache = RemoteCache(None, 1 << 20, cast(Any, None))
     while True:
-        try:
-            found = log.candidates(segment.segment_id, [hash_], span, limit=1000)
-        except NotHere as need:
-            assert isinstance(need.wanted, tuple)
-            log.take_index(need.wanted, index[need.wanted[0] : need.wanted[1]])
+        found = log.candidates(segment.segment_id, [hash_], span, limit=1000)
+        if isinstance(found, Unread):
+            assert isinstance(found.wanted, tuple)
+            start, end = found.wanted
+
+            async def make(data: bytes = index[start:end]) -> tuple[bytes, int]:
+                return data, len(data)
+
+            log.take(found.wanted, await cache.leased(found.wanted, make, is_pinned=True))
             continue
         assert not found.gaps
         return {*found.offsets[0].tolist()}
