@@ -115,8 +115,12 @@ def tune_process() -> None:
     its memory doubles what a gRPC server receives (measured 720 to 1,550 MiB/s). Does nothing where
     the C library is not glibc. The interpreter's switch interval stays as it is: a shorter one
     costs more in thread switches than it gains in latency (docs/adr/tried.md).
+
+    Arrow takes its memory from the same allocator, unless the environment says otherwise: its own
+    keeps what was freed, and ``MemoryReturn`` could not give that back.
     """
     bound_full_collections()
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # read when Arrow is imported
     try:
         libc = ctypes.CDLL(None)
         libc.gnu_get_libc_version  # noqa: B018  # the test: other C libraries lack the symbol

@@ -1,6 +1,9 @@
 """Memory that a storm leaves behind goes back to the system, and only that."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +19,7 @@ from icecore.process.memory import (
 from tests.support.waiting import until
 
 MIB = 1 << 20
+POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 class Heap:
@@ -146,3 +150,20 @@ async def test_free_memory_of_this_process_goes_back() -> None:
     del held
     trim()
     assert resident_bytes() < before - 50 * MIB
+
+
+@pytest.mark.parametrize(("said", "used"), [({}, "system"), ({POOL: "mimalloc"}, "mimalloc")])
+def test_arrow_of_a_node_takes_its_memory_from_the_c_library(
+    said: dict[str, str], used: str
+) -> None:
+    """Arrow asks once, when it is imported: what a node imports first does not import it."""
+    code = (
+        "import icecore_node.__main__\n"
+        "icecore_node.__main__.tune_process()\n"
+        "import pyarrow\n"
+        "print(pyarrow.default_memory_pool().backend_name)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != POOL} | said
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert told.stdout.split() == [used]
