@@ -40,8 +40,9 @@ from icecore_node.remote.format.table_file import (
 from icecore_node.remote.store.obstore_store import StoreSettings, local_folder, sync_path
 from icecore_node.remote.store.store_errors import translated
 
-CHECKPOINT_COMMITS: Final = 100
-"""Commits between two checkpoints: a reader of the log then reads one file instead of this many."""
+CHECKPOINT_COMMITS: Final = 25
+"""Commits between two checkpoints: a reader of the log then reads one file instead of this many.
+The library reads them all at once, and in a local folder with a thread for each."""
 LOG_RETENTION: Final = "interval 30 days"
 _OURS: Final = re.compile(r"[0-9]+/")
 """How the path of an object of ours begins: with its partition."""
@@ -160,7 +161,7 @@ class TopicTable:
 
     def checkpoint(self) -> None:
         """Write a checkpoint now, and remove log files that are not needed any more. Every
-        hundredth commit does that, too.
+        twenty-fifth commit does that, too.
 
         Raises:
             ObjectStoreError: There is no table, it is not ours, or the store refuses.

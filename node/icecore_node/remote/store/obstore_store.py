@@ -16,6 +16,7 @@ import asyncio
 import os
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -44,6 +45,8 @@ PART_BYTES: Final = 8 << 20
 PARTS_AT_ONCE: Final = 4
 """Parts in flight per upload; with the size of a part this is the memory of one upload."""
 REQUESTS_AT_ONCE: Final = 8
+LOCAL_READS_AT_ONCE: Final = 8
+"""Reads of a local folder at once: the library has a thread for each, and keeps some more."""
 COALESCE_BYTES: Final = 64 << 10
 """Ranges with no more than this between them are one request."""
 _SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
@@ -99,6 +102,7 @@ class ObstoreStore:
         self._settings = settings
         self._executor = executor
         self._folder = local_folder(settings.url)
+        self._places = asyncio.Semaphore(LOCAL_READS_AT_ONCE)
         self._store: Any = None
         if self._folder is None or settings.makes_folder:
             self._store = _open(settings)
@@ -169,7 +173,8 @@ class ObstoreStore:
     async def _get(self, key: str, span: ByteRange) -> bytes:
         (start, end), store = span, await self._opened()
         try:
-            data = bytes(await obstore.get_range_async(store, key, start=start, end=end))
+            async with self._places if self._folder is not None else nullcontext():
+                data = bytes(await obstore.get_range_async(store, key, start=start, end=end))
         except LIBRARY_ERRORS as error:
             raise translated(error, key) from error
         if len(data) != end - start:

@@ -1,15 +1,19 @@
 """Ranges that are near to each other become one request; a folder that is away stays away."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import obstore
 import pytest
 
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.store.object_store import BucketMissingError, ByteRange
 from icecore_node.remote.store.obstore_store import (
     COALESCE_BYTES,
+    LOCAL_READS_AT_ONCE,
     ObstoreStore,
     StoreSettings,
     coalesced,
@@ -70,3 +74,34 @@ async def test_a_local_folder_is_made_only_once(tmp_path: Path) -> None:
 async def _no_pieces() -> AsyncIterator[bytes]:
     for nothing in ():
         yield nothing
+
+
+async def test_few_reads_of_a_local_folder_run_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one call and of many; one that fails gives its place back."""
+    executor = ThreadExecutor()
+    store = ObstoreStore(StoreSettings(url=(tmp_path / "bucket").as_uri()), executor)
+    data = bytes(10 * FAR)
+    await store.put_if_absent("t/a", data)
+    running = running_max = 0
+    get_range = obstore.get_range_async
+
+    async def counted(*given: Any, **named: Any) -> Any:
+        nonlocal running, running_max
+        running += 1
+        running_max = max(running_max, running)
+        try:
+            return await get_range(*given, **named)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(obstore, "get_range_async", counted)
+    far = [(at * FAR, at * FAR + 1) for at in range(10)]
+    keys = ["t/a", "t/gone"] * 10
+    found = await asyncio.gather(
+        *(store.get_ranges(key, far) for key in keys), return_exceptions=True
+    )
+    assert [each == [b"\0"] * 10 for each in found] == [True, False] * 10
+    assert running_max == LOCAL_READS_AT_ONCE and running == 0
+    executor.close()
