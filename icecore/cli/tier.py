@@ -215,8 +215,10 @@ def restore(
             raise typer.Exit(1)
         return
     whole = [each for each in found["topics"] if not each["problems"]]
+    if not whole and problems:
+        _tell_missing(session, problems)
     if not whole:
-        raise ConflictError("; ".join(problems[:5] or left[:5]) or f"no topic is in {url}")
+        raise ConflictError("; ".join(left[:5]) or f"no topic is in {url}")
     where = _where(region, endpoint)
     _claim(session, url, found, where, adopt or (), is_meant=take_over, yes=yes)
     for line in left:

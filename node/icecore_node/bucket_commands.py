@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 from uuid import UUID
@@ -34,7 +34,7 @@ try:
     from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
     from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
     from icecore_node.remote.verify.restore_choice import choose_topics
-    from icecore_node.remote.verify.restore_plan import plan_of, table_problem
+    from icecore_node.remote.verify.restore_plan import holders_of, plan_of, table_problem
     from icecore_node.remote.verify.table_look import (
         TableLook,
         damage_of_log,
@@ -100,8 +100,8 @@ class BucketCommands:
         """See ``plan_of`` and ``choose_topics``. New numbers must be above those of topics that are
         not asked for."""
         bucket = await self._bucket(counts_all=True)
-        self._adopt(bucket)
         looks = await self._chosen(bucket)
+        self._adopt(bucket, looks)
         plans = [
             (topic, plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps))
             for topic, table in looks
@@ -120,11 +120,14 @@ class BucketCommands:
             ],
         }
 
-    def _adopt(self, bucket: Bucket) -> None:
-        """Take copies of these clusters for the bucket's own. Raises ConfigurationError."""
+    def _adopt(
+        self, bucket: Bucket, looks: Sequence[tuple[TopicObjects, TableLook | None]]
+    ) -> None:
+        """Take what these clusters left for the bucket's own. Raises ConfigurationError."""
         there = bucket.clusters()
+        holders = {each for topic, table in looks for each in holders_of(topic, table)}
         for each in self._given.adopt:
-            if each not in there:
+            if each not in there and each not in holders:
                 known = ", ".join(f"{count} of {one}" for one, count in sorted(there.items()))
                 raise ConfigurationError(
                     f"no copy in {self._given.url} is of cluster {each[:64]}; "

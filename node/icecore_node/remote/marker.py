@@ -49,14 +49,15 @@ def parse_marker(data: bytes) -> Marker:
     """Parse a marker. Raises ObjectStoreSetupError when it does not say whose the bucket is."""
     try:
         found = json.loads(data)
-        marker = Marker(str(found["cluster_id"]), str(found.get("store_id", "")))
+        ids = found["cluster_id"], found.get("store_id", "")
+        marker = Marker(*(str(each).lower() for each in ids))  # people may have written it
         if len(bytes.fromhex(marker.store_id)) not in (0, STORE_ID_BYTES):
             raise ValueError("its store_id is none")
         return marker
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ObjectStoreSetupError(
-            f"{MARKER_KEY} does not say whose the object store is: put a cluster's id there, or "
-            "choose another prefix in tier_url"
+            f"{MARKER_KEY} does not say whose the object store is: put it back from a version "
+            "that the store keeps. To restore the bucket into a new cluster, move it out instead"
         ) from error
 
 

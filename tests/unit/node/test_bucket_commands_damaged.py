@@ -11,9 +11,15 @@ from deltalake import DeltaTable
 from icecore.errors import ConfigurationError, ObjectStoreError
 from icecore_node import bucket_commands
 from icecore_node.io.executor import ThreadExecutor
+from icecore_node.remote.format.stored_settings import (
+    StoredSettings,
+    settings_key,
+    settings_object,
+)
+from icecore_node.remote.format.topic_table import description_of
 from icecore_node.remote.marker import MARKER_KEY, parse_marker
 from icecore_node.remote.store.object_store import ObjectDeniedError
-from icecore_node.remote.verify.bucket import Bucket, TopicObjects
+from icecore_node.remote.verify.bucket import EARLIER_PREFIX, Bucket, TopicObjects
 from icecore_node.remote.verify.table_look import damage_of_log
 from tests.support.tiered import FACTS, flights
 from tests.support.tiered_folder import TieredFolder
@@ -196,3 +202,36 @@ async def test_a_bucket_without_its_marker_is_adopted(
 async def test_only_clusters_that_left_copies_are_adopted(bucket: TieredFolder) -> None:
     with pytest.raises(ConfigurationError, match=f"copies are 4 of {OWNER}"):
         await run(bucket, "plan", "--adopt", "ab" * 16)
+
+
+@pytest.mark.parametrize("says", ["settings", "table"])
+async def test_a_cluster_that_restored_a_bucket_owns_it_without_a_copy_of_its_own(
+    bucket: TieredFolder, says: str
+) -> None:
+    """The marker is lost while that cluster lives. All copies are of the one before it, whose
+    copies everybody may take who comes after it."""
+    living = b"l" * 16
+    earlier = bucket.folder / EARLIER_PREFIX / OWNER
+    earlier.parent.mkdir(parents=True)
+    earlier.write_bytes(b"{}")
+    if says == "settings":
+        stored = StoredSettings(1, "{}", name="flights")
+        await bucket.store.put_if_absent(
+            settings_key(FACTS.topic_id, 1), settings_object(living, FACTS.topic_id, stored)
+        )
+    else:
+        DeltaTable(str(log_of(bucket).parent)).alter.set_table_description(
+            description_of(living, FACTS.topic_id)
+        )
+    (bucket.folder / MARKER_KEY).unlink()
+    await bucket.mark(NEW_CLUSTER, "6" * 32)
+    for adopted in [(), ("--adopt", OWNER)]:
+        plans = of_topics(await run(bucket, "plan", *adopted))
+        [problem] = plans["flights"]["problems"]
+        assert f"cluster {living.hex()} has taken the topic over" in problem
+        assert f"gone for good: --adopt {living.hex()}" in problem
+        assert not plans["other"]["problems"]
+    adopted = ("--adopt", living.hex())
+    assert not of_topics(await run(bucket, "plan", *adopted))["flights"]["problems"]
+    await run(bucket, "take-over", "--cluster", NEW_CLUSTER.hex(), *adopted)
+    assert not of_topics(await run(bucket, "plan"))["flights"]["problems"]

@@ -144,6 +144,8 @@ class TopicObjects:
     settings_keys: list[str] = field(default_factory=list)
     settings: dict[str, Any] | None = None
     """The newest settings that can be read; None = there are none."""
+    settings_cluster_id: str = ""
+    """Id of the cluster that stored them, in hexadecimal; empty = there are none."""
     partition_counts: tuple[int, ...] = ()
     """Numbers of partitions that the topic has had, as stored with them; empty = not stored."""
     name: str = ""
@@ -322,7 +324,7 @@ async def _read_settings(store: ObjectStore, topic: TopicObjects) -> None:
         try:
             data = await store.get_whole(key, SETTINGS_BYTES_MAX)
             found = parse_settings(data, topic.topic_id)
-            topic.settings = found["settings"]
+            topic.settings, topic.settings_cluster_id = found["settings"], found["cluster_id"]
             topic.name, topic.is_deleted = found.get("name", ""), found.get("is_deleted", False)
             # They only grow, so those of earlier settings hold, too.
             topic.log_starts = (*found.get("log_starts", ()),)

@@ -110,7 +110,7 @@ def plan_of(
     counting = _without_lost(plan, published, lost, skip_gaps=skip_gaps)
     plan.left_out += [f"{key}: {found.unreadable[key]}" for key in _lost_settings(found)]
     plan.left_out += passed_over(found, published) if table is not None else ()
-    plan.problems += _strangers(bucket, table, counting)
+    plan.problems += _strangers(bucket, found, table, counting)
     plan.left_out += [
         f"{why}: look-ups read all of its segment"
         for each in counting
@@ -144,7 +144,10 @@ def _lost_settings(found: TopicObjects) -> list[str]:
 
 
 def _strangers(
-    bucket: Bucket, table: TableLook | None, counting: Sequence[FoundManifest]
+    bucket: Bucket,
+    found: TopicObjects,
+    table: TableLook | None,
+    counting: Sequence[FoundManifest],
 ) -> list[str]:
     problems = [
         f"{path}: the table names it, and it is of another program. Take back what that wrote: "
@@ -162,7 +165,19 @@ def _strangers(
             f"{some[0].manifest.key}: of cluster {other}, {owner}, like {len(some)} copies in all. "
             f"If the bucket was that cluster's, which is gone for good: --adopt {other}"
         )
+    problems += [
+        f"cluster {other} has taken the topic over, {owner}. If the bucket was that cluster's, "
+        f"which is gone for good: --adopt {other}"
+        for other in sorted(holders_of(found, table) - {*others})
+        if not bucket.knows(other)
+    ]
     return problems
+
+
+def holders_of(found: TopicObjects, table: TableLook | None) -> set[str]:
+    """Return the clusters that settings and table of a topic name, in hexadecimal. One that has
+    restored the topic may have made no copy since."""
+    return {found.settings_cluster_id, table.cluster_id if table is not None else ""} - {""}
 
 
 @dataclass(frozen=True, slots=True)

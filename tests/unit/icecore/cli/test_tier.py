@@ -194,6 +194,19 @@ def test_one_damaged_topic_does_not_stop_the_others(
     assert "not restored: taken: there is such a topic" in told
 
 
+def test_each_damaged_topic_is_named_where_none_is_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics = [_plan(f"t{number}", "a hole") for number in range(7)]
+    found = {"cluster_id": "", "topics": topics, "left_out": []}
+    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    with pytest.raises(SystemExit) as ended:
+        main(["tier", "restore", "file:///b"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert all(f"not restored: t{number}: a hole" in told for number in range(7))
+
+
 def test_a_coordinator_that_is_away_ends_a_restore(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,7 @@
 """A node's memory of a bucket and the marker there decide whether it may be used."""
 
+import json
+
 import pytest
 
 from icecore.errors import WrongClusterError
@@ -106,3 +108,8 @@ def test_only_the_store_that_was_given_up_is_not_missed() -> None:
 def test_markers_of_each_version(marker: Marker, stored: str) -> None:
     assert marker.encode() == stored.encode()
     assert parse_marker(stored.encode()) == marker
+
+
+def test_ids_that_a_person_wrote_in_capitals_are_the_same() -> None:
+    stored = json.dumps({"version": 2, "cluster_id": OURS.upper(), "store_id": ONE.upper()})
+    assert parse_marker(stored.encode()) == Marker(OURS, ONE)
