@@ -18,6 +18,7 @@ from icecore_coordinator.state.records import (
     Change,
     NodeRecord,
     SegmentRecord,
+    is_prepared,
     updated,
     updated_segment,
 )
@@ -170,9 +171,13 @@ class HeardRevision:
 
 def is_known_disk(state: ClusterState, told: HeardRevision) -> bool:
     """Return whether a node proves who it is: no client can ask for the id of a disk. One word of a
-    stranger must not end a coordinator."""
+    stranger must not end a coordinator. Anybody can register a new node with a disk id of his own;
+    but no segment opens on it unless it answers the order to open."""
     known = state.nodes.get(told.node_id)
-    return known is not None and known.disk_id == told.disk_id
+    if known is None or known.disk_id != told.disk_id:
+        return False
+    listed = (state.segments[each] for each in state.segments_of_node.get(told.node_id, ()))
+    return not all(map(is_prepared, listed))
 
 
 def check_stream(

@@ -9,8 +9,11 @@ import pytest
 from icecore.errors import IcecoreError, InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.node_changes import Registration
+from icecore_coordinator.decisions.placement import Placement
+from icecore_coordinator.decisions.segment_changes import prepare
 from icecore_coordinator.services.coordinator_service import CoordinatorService
-from tests.support.cluster_states import started
+from icecore_coordinator.state.records import Change
+from tests.support.cluster_states import KEY, commit, registered, started
 
 CALL = cast(Any, None)
 REVISION = 100
@@ -64,8 +67,9 @@ class Stream:
 
 def registers(ports: Ports, revision: int, **others: Any) -> bytes:
     """The request of node 2, which the cluster knows, to register."""
-    told = {"cluster_id": ports.state.cluster_id, "disk_id": ports.state.nodes[2].disk_id}
-    request = pb.RegisterRequest(node_id=2, metadata_revision=revision, **{**told, **others})
+    known = ports.state.nodes[2]
+    told = {"cluster_id": ports.state.cluster_id, "node_id": 2, "disk_id": known.disk_id}
+    request = pb.RegisterRequest(metadata_revision=revision, **{**told, **others})
     return request.SerializeToString()
 
 
@@ -88,6 +92,20 @@ async def test_who_proves_nothing_is_refused_and_ends_nobody(who: dict[str, Any]
         setattr(request, name, value)
     with pytest.raises(UnavailableError, match="older copy"):
         await service(ports).register(request.SerializeToString(), CALL)
+    assert not ports.ended
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+async def test_a_node_that_somebody_has_just_registered_ends_nobody(is_prepared: bool) -> None:
+    """Its disk id is known, for whoever registered it has made it up."""
+    ports = Ports()
+    commit(ports.state, Change((registered(77, 1),)))
+    if is_prepared:
+        commit(ports.state, prepare(ports.state, [(KEY, Placement((77,), 77))]))
+    body = registers(ports, REVISION + 1, node_id=77, disk_id=ports.state.nodes[77].disk_id)
+    ports.state.metadata_revision = REVISION
+    with pytest.raises(UnavailableError, match="older copy"):
+        await service(ports).register(body, CALL)
     assert not ports.ended
 
 
