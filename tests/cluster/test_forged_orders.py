@@ -20,7 +20,7 @@ from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from tests.cluster.test_forged_calls import Scene, make_scene
-from tests.cluster.traffic import create, numbered, produce, read_all
+from tests.cluster.traffic import create, merged, numbered, produce, read_all
 from tests.stranger import Known
 from tests.support.clusters import NODES
 from tests.support.tier_places import has_store, until, until_tiered
@@ -119,6 +119,56 @@ async def test_a_fence_with_the_epoch_of_the_segment(scene: Scene) -> None:
         await scene.stranger.fence(known, node.address, epoch=known.segment.epoch)
     await scene.is_alive()
     assert (await scene.look()).segment.segment_id == known.segment.segment_id  # led as before
+
+
+@pytest.mark.parametrize("state", [SegmentState.RECOVERING, SegmentState.SEALED])
+async def test_a_loss_that_no_record_accepts(scene: Scene, state: SegmentState) -> None:
+    """Each replica of the tail is ordered to keep its first batch alone, by a person's word."""
+    many = numbered(500, 100)
+    more = await produce(scene.cluster.bootstrap, scene.topic, many, batch_bytes=1 << 10)
+    scene.log = merged(scene.log, more)
+    known = await scene.look()
+    end_offset, digest = await scene.stranger.first_batch(known, known.leader.address)
+    claim = pb.SegmentAssignment()
+    claim.CopyFrom(known.segment)
+    claim.state, claim.lossy = state, True  # type: ignore[assignment]
+    claim.end_offset, claim.seal_digest = end_offset, digest
+    for seal in (False, True):
+        for node in known.replicas:
+            assert await scene.stranger.write_back(
+                known, node.address, claim, end_offset=end_offset, seal_digest=digest, seal=seal
+            )
+    await scene.is_alive()
+    assert (await scene.look()).segment.segment_id == known.segment.segment_id  # led as before
+
+
+async def test_a_seal_that_no_record_has(scene: Scene) -> None:
+    """It would end all logs here, and contradict the end that a recovery decides a moment later."""
+    more = await produce(scene.cluster.bootstrap, scene.topic, numbered(500, 1))
+    scene.log = merged(scene.log, more)
+    known = await scene.look()
+    end_offset, digest = await scene.stranger.first_batch(known, known.leader.address)
+    for node in known.replicas:
+        refused = await scene.stranger.write_back(
+            known, node.address, known.segment, end_offset=end_offset, seal_digest=digest, seal=True
+        )
+        assert refused == "UNAVAILABLE"
+    await scene.is_alive()
+    assert (await scene.look()).segment.segment_id == known.segment.segment_id
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 1 << 20])
+async def test_the_coordinator_that_might_come_next(scene: Scene, ahead: int) -> None:
+    known = await scene.look()
+    for node in known.nodes.values():
+        for epoch in (None, known.segment.epoch + 1):
+            later = known.coordinator_epoch + ahead
+            error = await scene.stranger.fence(
+                known, node.address, coordinator_epoch=later, epoch=epoch
+            )
+            assert error is not None and "own stream" in error.message
+    await scene.is_alive()
+    assert (await scene.look()).segment.segment_id == known.segment.segment_id
 
 
 async def test_promises_for_segments_to_come(scene: Scene) -> None:

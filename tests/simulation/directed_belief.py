@@ -142,6 +142,45 @@ async def forged_coordinator_epoch(world: World, stranger: Stranger) -> None:
         await asyncio.sleep(PAUSE_S)
 
 
+async def forged_loss(world: World, stranger: Stranger) -> None:
+    """In the coordinator's name, to everybody: a person has given up all but the first batch of the
+    tail, whose digest is right; its end is not decided yet, or is already."""
+    for number in range(2 * TIMES):
+        known = await stranger.look(TOPIC)
+        with_first = await _first_batch(stranger, known)
+        if with_first is not None:
+            end_offset, digest = with_first
+            claim = pb.SegmentAssignment()
+            claim.CopyFrom(known.segment)
+            is_sealed = bool(number % 2)
+            claim.state = (SegmentState.RECOVERING, SegmentState.SEALED)[is_sealed]  # type: ignore[assignment]
+            claim.lossy, claim.end_offset, claim.seal_digest = True, end_offset, digest
+            for node in known.replicas:
+                await stranger.write_back(
+                    known,
+                    node.address,
+                    claim,
+                    end_offset=end_offset,
+                    seal_digest=digest,
+                    seal=is_sealed,
+                )
+        await asyncio.sleep(PAUSE_S)
+
+
+async def next_coordinator(world: World, stranger: Stranger) -> None:
+    """In the name of the coordinator that might come next: fence the tail."""
+    for _ in range(TIMES):
+        known = await stranger.look(TOPIC)
+        for node in known.nodes.values():
+            await stranger.fence(
+                known,
+                node.address,
+                coordinator_epoch=known.coordinator_epoch + 1,
+                epoch=known.segment.epoch + 1,
+            )
+        await asyncio.sleep(PAUSE_S)
+
+
 async def forged_heartbeats(world: World, stranger: Stranger) -> None:
     """In the names of all nodes: watermarks, ends, counters and wishes far beyond the true ones.
     Later all nodes start again."""
@@ -185,6 +224,8 @@ WORLDS: dict[str, Lie] = {
     "forged_write_back": forged_write_back,
     "forged_fence": forged_fence,
     "forged_coordinator_epoch": forged_coordinator_epoch,
+    "forged_loss": forged_loss,
+    "next_coordinator": next_coordinator,
     "forged_heartbeats": forged_heartbeats,
     "foreign_disk": foreign_disk,
 }

@@ -4,10 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from icecore.errors import InvalidRequestError
+from icecore.model import CoordinatorEpoch
 from icecore_coordinator.work import admission
 from icecore_coordinator.work.recovery.case_calls import CaseCalls
 from icecore_coordinator.work.segments import seal_checking
 from icecore_coordinator.work.segments.seal_checking import SealChecker
+from icecore_node.context import Identity
 from icecore_node.maintenance import copying
 from icecore_node.maintenance.digests import DigestReporter
 from icecore_node.replica import order_checks
@@ -61,9 +64,9 @@ def orders_set_aside() -> Iterator[None]:
     """R66: a sealed replica that is not what an order says gives way to a copy."""
     check = copying.check_write_back
 
-    def wrong(replica: Replica, *order: Any) -> None:
+    def wrong(replica: Replica, *order: Any, **flags: bool) -> None:
         if not replica.sealed:
-            check(replica, *order)
+            check(replica, *order, **flags)
 
     with (
         patch(copying, "check_write_back", wrong),
@@ -74,7 +77,7 @@ def orders_set_aside() -> Iterator[None]:
 
 def orders_cut_below_watermark() -> Mistake:
     """R66: an order cuts off what readers have seen."""
-    return patch(copying, "check_write_back", lambda *_: None)
+    return patch(copying, "check_write_back", lambda *_, **__: None)
 
 
 def promise_is_kept_quiet() -> Mistake:
@@ -88,8 +91,28 @@ def recovery_promises_too_little() -> Mistake:
 
 
 def any_coordinator_epoch_is_believed() -> Mistake:
-    """R65: a coordinator epoch may be as high as it likes."""
+    """R110: orders are carried out under any coordinator epoch, and it is stored with them."""
     return patch(order_checks, "check_coordinator_epoch", lambda *_: None)
+
+
+def orders_teach_coordinator_epochs() -> Mistake:
+    """R110: a node that is told of the next coordinator by an order leaves its own."""
+
+    def hear(identity: Identity, coordinator_epoch: CoordinatorEpoch) -> None:
+        identity.hear(coordinator_epoch)
+
+    return patch(order_checks, "check_coordinator_epoch", hear)
+
+
+def orders_are_the_record() -> Mistake:
+    """R111: an order says itself that what readers have seen may go."""
+
+    def wrong(replica: Replica, end_offset: int, digest: bytes, *, seal: bool) -> None:
+        why = order_checks.contradiction(replica, end_offset, digest, is_lossy=True)
+        if replica.life.is_intact and why:
+            raise InvalidRequestError(why)
+
+    return patch(copying, "check_write_back", wrong)
 
 
 def any_disk_is_let_in() -> Mistake:

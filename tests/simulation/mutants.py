@@ -156,6 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.promise_is_kept_quiet, "forged_fence"),
     Mutant(belief.recovery_promises_too_little, "forged_fence"),
     Mutant(belief.any_coordinator_epoch_is_believed, "forged_coordinator_epoch"),
+    Mutant(belief.orders_teach_coordinator_epochs, "next_coordinator"),
+    Mutant(belief.orders_are_the_record, "forged_loss"),
     Mutant(belief.any_disk_is_let_in, "foreign_disk"),
     Mutant(bootstrap.first_answer_is_believed, "cut_off_bootstrap"),
     Mutant(shortage.shortage_is_a_failed_sync, "descriptors_run_out"),

@@ -151,7 +151,8 @@ def silent_holders(record: SegmentRecord, is_gone: Callable[[NodeId], bool]) -> 
 
 def begin_unclean(state: ClusterState, segment_id: SegmentId) -> Change:
     """Nodes are about to be brought to an end that nothing proves. From then on their copies look
-    like any others, also to a coordinator that comes after this one.
+    like any others, also to a coordinator that comes after this one. The record tells the nodes
+    that it may lie below what readers have seen: no order alone does (R111).
 
     Raises InvalidRequestError: nobody allowed it, or the segment is recovered by now.
     """
@@ -160,6 +161,6 @@ def begin_unclean(state: ClusterState, segment_id: SegmentId) -> Change:
         raise InvalidRequestError(f"segment {segment_id} is not RECOVERING any more")
     if not record.is_unclean_allowed:
         raise InvalidRequestError(f"segment {segment_id} must not end unclean")
-    if record.is_unclean_begun:
+    if record.is_unclean_begun and record.segment.lossy:
         return Change()
-    return Change((updated_segment(record, {}, is_unclean_begun=True),))
+    return Change((updated_segment(record, {"lossy": True}, is_unclean_begun=True),))

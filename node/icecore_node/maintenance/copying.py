@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from icecore.codec import batch
 from icecore.errors import (
     CorruptBatchError,
-    FencedError,
     IcecoreError,
     InternalError,
     InvalidRequestError,
@@ -128,7 +127,7 @@ class SegmentCopier:
                 raise
 
     def _check_allowed(self, replica: Replica, asked: Copying) -> None:
-        check_write_back(replica, asked.segment, asked.end_offset, asked.expected_digest)
+        check_write_back(replica, asked.end_offset, asked.expected_digest, seal=asked.seal)
 
     async def _conclude(self, replica: Replica, asked: Copying) -> coordinator_pb2.WrittenBack:
         """Report a log that is as ordered, or set it aside when it can't be made so."""
@@ -195,12 +194,7 @@ class SegmentCopier:
         store, segment = self._context.store, asked.segment
         end_offset, donor_address = asked.end_offset, asked.donor_address
         if replica.log.tail.end_offset > end_offset:
-            if segment.state is not SegmentState.SEALED and end_offset < replica.told_end_offset:
-                # An order of an earlier round: a later one may have decided by what we told.
-                raise FencedError(
-                    f"segment {segment.segment_id}: a coordinator was told of "
-                    f"{replica.told_end_offset}, it is not cut at {end_offset} until it is sealed"
-                )
+            self._check_allowed(replica, asked)  # it may have grown before its role ended
             at_end = await replica.log.worker.run(
                 store.reader.tail_at, replica.segment_id, end_offset
             )
@@ -341,8 +335,6 @@ class SegmentCopier:
             await replica.log.worker.run(store.creation.certify, segment_id)
             replica.move(CopyWhole())
         self._damage.report_whole(segment_id)
-        if segment.state is not SegmentState.SEALED:
-            replica.note_told(tail.end_offset)
         if replica.sealed:
             snapshot, digest = await self._reading.producer_state(replica, tail.end_offset)
         else:

@@ -5,10 +5,12 @@ nothing, when the order would
 
 - raise a number that never goes down again beyond a possible value,
 - contradict the seal that a replica has stored,
-- cut off records that readers have seen, or
+- cut off records that readers have seen,
+- cut or seal a log although this node's own record of the segment does not say so,
+- come from a coordinator of which this node's own stream has not told, or
 - name a segment that can't exist.
 
-A forger who knows all that the coordinator knows is not stopped. Rules R65 and R66 of
+A forger who knows all that the coordinator knows is not stopped. Rules R65, R66, R110 and R111 of
 docs/design/protocol.md.
 """
 
@@ -16,7 +18,13 @@ import logging
 from collections.abc import Mapping, Sized
 from typing import Final
 
-from icecore.errors import FencedError, InvalidRequestError, StorageError, UnsupportedError
+from icecore.errors import (
+    FencedError,
+    InvalidRequestError,
+    StorageError,
+    UnavailableError,
+    UnsupportedError,
+)
 from icecore.model import (
     GENERATION_MAX,
     SEGMENT_ID_MAX,
@@ -40,8 +48,6 @@ from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable
 
 _log = logging.getLogger(__name__)
 
-COORDINATOR_EPOCH_JUMP_MAX: Final = 1 << 20
-"""Each start of a coordinator raises the coordinator epoch by one."""
 PROMISE_JUMP_MAX: Final = 2 << 20
 """Over a segment's own epoch; a recovery promises the next one."""
 ITEMS_MAX: Final = 1_024
@@ -61,12 +67,21 @@ a segment that is kept or ended in another way would be lost to them."""
 
 
 def check_coordinator_epoch(identity: Identity, coordinator_epoch: CoordinatorEpoch) -> None:
-    """Raises InvalidRequestError for a coordinator epoch that no coordinator can have."""
-    if coordinator_epoch > identity.coordinator_epoch + COORDINATOR_EPOCH_JUMP_MAX:
-        raise InvalidRequestError(
-            f"coordinator epoch {coordinator_epoch} is too far beyond "
-            f"{identity.coordinator_epoch}, the highest one known "
-            "here"
+    """Compare the coordinator of an order with those that this node's own stream has told of.
+
+    Raises:
+        UnavailableError: A later coordinator. The node's own stream finds it soon, if there is one.
+        FencedError: An earlier one.
+    """
+    known = identity.coordinator_epoch
+    if coordinator_epoch > known:
+        raise UnavailableError(
+            f"node {identity.node_id} has not heard of coordinator epoch {coordinator_epoch} on "
+            f"its own stream, which has {known}: send the order again when the node is connected"
+        )
+    if coordinator_epoch < known:
+        raise FencedError(
+            f"coordinator epoch {coordinator_epoch} is older than {known}", coordinator_epoch=known
         )
 
 
@@ -211,16 +226,31 @@ def donor_of(peers: Peers, address: str) -> str:
 
 
 def check_write_back(
-    replica: Replica, segment: Segment, end_offset: int, expected_digest: bytes
+    replica: Replica, end_offset: int, expected_digest: bytes, *, seal: bool
 ) -> None:
-    """Raises InvalidRequestError when the order contradicts the stored seal, or would cut off what
-    readers may have seen. ``lossy`` says that a person has accepted the latter (R46)."""
+    """Compare an order to bring a replica to an end with what the node knows of the segment itself.
+
+    Raises:
+        InvalidRequestError: It contradicts the stored seal, or would end the log below what readers
+            may have seen. Only the record may accept the latter, ``lossy`` (R46).
+        UnavailableError: It would cut or seal the log, and the record does not say so yet.
+    """
     if not replica.life.is_intact:
         return
-    why = contradiction(replica, end_offset, expected_digest, is_lossy=segment.lossy)
+    known = replica.segment
+    is_lossy = known is not None and known.lossy
+    why = contradiction(replica, end_offset, expected_digest, is_lossy=is_lossy)
     if why:
         event(_log, logging.CRITICAL, "order_refused", segment_id=replica.segment_id, why=why)
         raise InvalidRequestError(f"segment {replica.segment_id}: {why}")
+    if replica.sealed or not replica.life.counts:
+        return
+    is_ended = seal or replica.log.tail.end_offset > end_offset
+    if is_ended and not is_recorded(replica, end_offset, expected_digest):
+        raise UnavailableError(
+            f"segment {replica.segment_id}: this node's own stream has not said that it is sealed "
+            f"at {end_offset}. Nothing was cut or sealed; send the order again"
+        )
 
 
 def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy: bool) -> str:

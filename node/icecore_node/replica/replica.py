@@ -58,8 +58,6 @@ class Replica:
         self.segment: Segment | None = None
         """The newest record pushed by the coordinator."""
         self.led_in_this_process = False
-        self.told_end_offset = -1
-        """The largest end that a coordinator was told of while the segment's was not decided."""
         self._story: deque[str] = deque(maxlen=_STORY_MAX)
         self._keep_promise()
         self._check()
@@ -184,10 +182,6 @@ class Replica:
     def learn(self, record: Segment) -> None:
         """The newest record of the segment."""
         self.segment = record
-
-    def note_told(self, end_offset: int) -> None:
-        """A coordinator was told that the log ends here, and may decide by it."""
-        self.told_end_offset = max(self.told_end_offset, end_offset)
 
     def note_digest(self, full_digest: bytes) -> None:
         """The full digest of what is on disk."""

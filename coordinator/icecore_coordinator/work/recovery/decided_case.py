@@ -56,21 +56,14 @@ class DecidedCase:
 
     # --- the copies -------------------------------------------------------------------------------
 
-    @property
-    def _segment_to_write(self) -> Segment:
-        """As nodes see it: only with a person's word they cut off what readers have seen (R66)."""
-        return self.segment.changed(lossy=self.is_lossy)
-
     def order_to_donor(self) -> WriteBackItem:
         """Return the order to the donor: verify its own log to the end."""
-        return WriteBackItem(
-            self._segment_to_write, self.end.end_offset, salvage=self.is_donor_unknown
-        )
+        return WriteBackItem(self.segment, self.end.end_offset, salvage=self.is_donor_unknown)
 
     def order_to_target(self, donor_address: str) -> WriteBackItem:
         """Return the order to each other node: copy from the donor the records that it lacks."""
         return WriteBackItem(
-            self._segment_to_write,
+            self.segment,
             self.end.end_offset,
             donor_address=donor_address,
             seal_digest=self.written.seal_digest,

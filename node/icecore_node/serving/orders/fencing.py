@@ -127,12 +127,11 @@ class Fencing:
 
 
 def describe(replica: Replica, answer: coordinator_pb2.FencedReplica) -> None:
-    """Fill in the durable end of a replica. Until the segment's end is decided, no write-back may
-    cut the log below it."""
+    """Fill in the durable end of a replica. Until its own record is SEALED, no write-back cuts the
+    log (R111)."""
     if not replica.life.counts:
         return
     tail = replica.log.durable_tail
-    replica.note_told(tail.end_offset)
     answer.intact = True
     answer.durable_end_offset = tail.end_offset
     answer.last_header_crc32c = tail.last_header_crc32c

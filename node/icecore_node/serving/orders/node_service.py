@@ -78,25 +78,21 @@ class NodeService:
 
     def _check(self, request: _Order) -> None:
         """Check an order. Raises FencedError when a newer coordinator has taken over, or the order
-        is for an earlier process: that one's replicas and promises may be gone."""
+        is for an earlier process: that one's replicas and promises may be gone; UnavailableError
+        when it comes from a coordinator of which this node has not heard (R110)."""
         identity = self._context.identity
         identity.check_cluster(request.cluster_id, is_needed=True)
         for items in _lists(request):
             order_checks.check_length(items)
-        coordinator_epoch = CoordinatorEpoch(request.coordinator_epoch)
-        order_checks.check_coordinator_epoch(identity, coordinator_epoch)
         if request.incarnation != identity.incarnation:
             meant = request.incarnation
             raise FencedError(
                 f"this is incarnation {identity.incarnation}, the order is for {meant}"
             )
-        if coordinator_epoch < identity.coordinator_epoch:
-            raise FencedError(
-                f"coordinator epoch {coordinator_epoch} is older than {identity.coordinator_epoch}",
-                coordinator_epoch=identity.coordinator_epoch,
-            )
+        coordinator_epoch = CoordinatorEpoch(request.coordinator_epoch)
+        # An order teaches neither revision nor epoch: anybody can call here.
         identity.check_revision(coordinator_epoch, request.metadata_revision)
-        identity.hear(coordinator_epoch)  # an order teaches no revision: anybody can call here
+        order_checks.check_coordinator_epoch(identity, coordinator_epoch)
 
     async def fence(self, body: Received, _: CallContext) -> bytes:
         """Stop appends below the new epochs; answer with the durable ends after that."""

@@ -388,6 +388,7 @@ def test_unclean_end_needs_a_permission_and_is_recorded(state: Cluster) -> None:
     assert allow_unclean(state.segments[1]) == Change()
     commit(state, begin_unclean(state, 1))
     assert state.segments[1].is_unclean_begun
+    assert segment(state).lossy, "nodes hear of it before they are ordered so"
     assert begin_unclean(state, 1) == Change()
     nothing_left = sealing(state, replicas=())
     with pytest.raises(NotEnoughReplicasError):

@@ -83,7 +83,12 @@ async def test_a_copy_that_is_found_whole_meets_no_older_order_to_drop_it() -> N
     tail = replace(NO_TAIL, end_offset=10, digest=b"d" * 32)
     log = SimpleNamespace(tail=tail)
     replica = SimpleNamespace(
-        segment_id=SegmentId(7), sealed=True, life=Life.SEALED, base_offset=0, log=log
+        segment_id=SegmentId(7),
+        sealed=True,
+        life=Life.SEALED,
+        base_offset=0,
+        log=log,
+        segment=None,
     )
     node = Node(replica)
     await node.copy(6)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import (
+    FencedError,
     InvalidRequestError,
     ProducerFencedError,
     UnavailableError,
@@ -81,16 +82,33 @@ def test_a_sealed_replica_is_only_what_it_is() -> None:
         assert contradiction(held, end_offset, digest, is_lossy=False)
         assert contradiction(held, end_offset, digest, is_lossy=True)
         with pytest.raises(InvalidRequestError):
-            check_write_back(held, SEALED, end_offset, digest)
+            check_write_back(held, end_offset, digest, seal=True)
 
 
 def test_nothing_is_cut_that_readers_have_seen_but_with_a_persons_word() -> None:
-    check_write_back(replica(), segment(), 140, b"x")
-    check_write_back(replica(), segment(lossy=True), 1, b"x")
-    check_write_back(replica(life=Life.UNKNOWN), segment(), 1, b"x")
+    lossy = segment(state=SegmentState.SEALED, end_offset=1, seal_digest=b"x", lossy=True)
+    check_write_back(replica(segment=lossy), 1, b"x", seal=False)
+    check_write_back(replica(life=Life.UNKNOWN), 1, b"x", seal=False)
     for held in (replica(), replica(high_watermark=145), replica(sealed=True)):
         with pytest.raises(InvalidRequestError):
-            check_write_back(held, segment(), 139, b"x")
+            check_write_back(held, 139, b"x", seal=False)
+
+
+def test_an_order_cuts_and_seals_only_what_our_own_record_says() -> None:
+    """A copy that is being made is the order's own, and an UNKNOWN log gives way to one."""
+    sealed = segment(state=SegmentState.SEALED, end_offset=140, seal_digest=b"x")
+    check_write_back(replica(segment=sealed), 140, b"x", seal=True)
+    check_write_back(replica(), 150, b"d", seal=False)  # nothing goes, and it stays open
+    check_write_back(replica(), 160, b"e", seal=False)
+    check_write_back(replica(segment=SEALED), 150, b"d", seal=True)
+    for life in (Life.COPYING, Life.UNKNOWN):
+        check_write_back(replica(life=life), 140, b"x", seal=True)
+    open_or_other = (segment(), sealed, segment(lossy=True), None)
+    for known in open_or_other:
+        with pytest.raises(UnavailableError, match="own stream has not said"):
+            check_write_back(replica(segment=known), 150, b"d", seal=True)
+        with pytest.raises(UnavailableError, match="own stream has not said"):
+            check_write_back(replica(segment=known), 149, b"d", seal=False)
 
 
 def test_only_the_record_of_our_own_stream_lets_a_replica_give_way() -> None:
@@ -112,14 +130,19 @@ def test_a_promise_that_keeps_us_out_of_an_active_segment() -> None:
     assert not is_shut_out(replica(promised_epoch=6, segment=None), 2)
 
 
+def test_a_coordinator_is_known_from_our_own_stream() -> None:
+    known = identity_in(b"c")
+    order_checks.check_coordinator_epoch(known, 4)
+    for later in (5, 1 << 20, 1 << 62):
+        with pytest.raises(UnavailableError, match="has not heard of coordinator epoch"):
+            order_checks.check_coordinator_epoch(known, later)
+    with pytest.raises(FencedError):
+        order_checks.check_coordinator_epoch(known, 3)
+    known.hear(5)
+    order_checks.check_coordinator_epoch(known, 5)
+
+
 def test_numbers_that_never_go_down_again_don_t_jump() -> None:
-    order_checks.check_coordinator_epoch(
-        identity_in(b"c"), 4 + order_checks.COORDINATOR_EPOCH_JUMP_MAX
-    )
-    with pytest.raises(InvalidRequestError):
-        order_checks.check_coordinator_epoch(
-            identity_in(b"c"), 5 + order_checks.COORDINATOR_EPOCH_JUMP_MAX
-        )
     order_checks.check_promise(replica(), 5 + order_checks.PROMISE_JUMP_MAX)
     with pytest.raises(InvalidRequestError):
         order_checks.check_promise(replica(), 6 + order_checks.PROMISE_JUMP_MAX)

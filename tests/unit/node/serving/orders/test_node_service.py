@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import FencedError
+from icecore.errors import FencedError, UnavailableError
 from icecore.model import CoordinatorEpoch, Incarnation, NodeId
 from icecore.rpc.methods import NODE
 from icecore.v1 import coordinator_pb2 as pb
@@ -74,11 +74,21 @@ async def test_an_order_on_older_metadata_is_refused(order: Any) -> None:
     assert identity.coordinator_epoch == 1
 
 
-@pytest.mark.parametrize(("epoch", "revision"), [(1, HEARD - 1), (2, HEARD), (2, 0), (2, 1 << 60)])
-async def test_an_order_that_may_be_newer_is_taken_and_teaches_nothing(
-    epoch: int, revision: int
-) -> None:
+@pytest.mark.parametrize("revision", [HEARD - 1, HEARD, 0, 1 << 60])
+async def test_an_order_of_the_coordinator_is_taken_and_teaches_nothing(revision: int) -> None:
     identity, service = node()
     with pytest.raises(Reached):
-        await give(service, pb.FenceRequest, epoch, revision)
-    assert (identity.coordinator_epoch, identity.metadata_revision) == (epoch, HEARD)
+        await give(service, pb.FenceRequest, 1, revision)
+    assert (identity.coordinator_epoch, identity.metadata_revision) == (1, HEARD)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda each: each.DESCRIPTOR.name)
+@pytest.mark.parametrize("revision", [HEARD, 0, 1 << 60])
+async def test_an_order_of_a_coordinator_that_nobody_told_of_waits(
+    order: Any, revision: int
+) -> None:
+    identity, service = node()
+    for epoch in (2, 1 << 40):
+        with pytest.raises(UnavailableError, match="has not heard of coordinator epoch"):
+            await give(service, order, epoch, revision)
+    assert (identity.coordinator_epoch, identity.metadata_revision) == (1, HEARD)
