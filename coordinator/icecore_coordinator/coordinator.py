@@ -55,6 +55,7 @@ from icecore_coordinator.work.copies.repairing import Repairer
 from icecore_coordinator.work.copies.surplus import SurplusCopies
 from icecore_coordinator.work.counted_time import CountedTime
 from icecore_coordinator.work.deletions import Deletions
+from icecore_coordinator.work.node_removal import NodeRemoval
 from icecore_coordinator.work.position_saving import PositionSaving
 from icecore_coordinator.work.producer_naming import ProducerNaming
 from icecore_coordinator.work.reclaiming import Reclaimer
@@ -159,9 +160,10 @@ class Coordinator:
         self._reclaimer = Reclaimer(
             ports, rolls, self._sessions.usage, self.tiering.local.free, reclaim_slack_bytes
         )
+        self._admission = NodeAdmission(ports, self._sessions)
         nodes = CoordinatorService(
             ports,
-            admission=NodeAdmission(ports, self._sessions),
+            admission=self._admission,
             sessions=self._sessions,
             broken=BrokenStreams(self._sessions, ports.calls, self._spawn),
             pushes=self._pushes,
@@ -169,6 +171,7 @@ class Coordinator:
             naming=self._naming,
             tiered=TieredCopies(self.ledger.state),
         )
+        self._removal = NodeRemoval(ports)
         self._describer = self._make_describer()
         admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
         self._handlers = _merged(nodes.handlers(), admin)
@@ -196,6 +199,7 @@ class Coordinator:
             alerts=self.alerts,
             sessions=self._sessions,
             recoveries=lambda: self.recovery.count,
+            refused_streams=lambda: self._admission.refused,
         )
 
     def _admin(self, ports: WorkerPorts, rng: Rng, defaults: TopicDefaults) -> Handlers:
@@ -217,6 +221,7 @@ class Coordinator:
             topics,
             records,
             lossy,
+            self._removal,
             self._describer,
             self._versions,
             defaults,

@@ -106,6 +106,19 @@ class _Cluster(Collector):
         yield GaugeMetricFamily(
             "icecore_cluster_alerts", "Alerts that wait for a person.", len(cluster.alerts)
         )
+        used = GaugeMetricFamily(
+            "icecore_cluster_limit_used_ratio",
+            "Used part of a limit that may fill up, from 0 to 1.",
+            labels=["limit"],
+        )
+        for each in cluster.limits:
+            used.add_metric([each.name], each.used / each.most)
+        yield used
+        yield CounterMetricFamily(
+            "icecore_coordinator_refused_streams",
+            "Heartbeat streams refused: not from the node in whose name they came.",
+            cluster.refused_streams,
+        )
         yield CounterMetricFamily(
             "icecore_coordinator_recoveries", "Segments recovered.", cluster.recoveries
         )

@@ -52,6 +52,31 @@ def accept_disk(
     )
 
 
+@app.command("forget-node")
+def forget_node(
+    context: typer.Context,
+    node_id: Annotated[int, typer.Option(help="The node that is gone for good.")],
+    disk_gone: Annotated[
+        bool,
+        typer.Option("--disk-gone", help="Its disk never comes back: give up what is on it."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Take a node that is down and gone for good out of the cluster.
+
+    It is refused while the node holds something, and the error says what. With --disk-gone its
+    copies are given up, as far as other nodes that are up have them.
+    """
+    session = session_of(context)
+    what = "and give up all that is on its disk, for ever" if disk_gone else "for ever"
+    confirm_final(f"Forget node {node_id}, {what}?", yes=yes)
+    given_up = session.admin(lambda admin: admin.forget_node(node_id, disk_gone=disk_gone))
+    session.output.note(
+        f"node {node_id} is forgotten; {given_up} of its copies were given up. Who comes with its "
+        "id is a new node"
+    )
+
+
 def document(cluster: ClusterDescription) -> dict[str, Any]:
     """A cluster for programs, nodes in the order of their ids."""
     totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "alerts")}
@@ -100,6 +125,7 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
         for each in found.pop("nodes")
     ]
     alerts = found.pop("alerts")
+    limits = found.pop("limits")
     title = ", ".join(
         f"{key.replace('_', ' ')} {'-' if value is None else value}" for key, value in found.items()
     )
@@ -118,6 +144,8 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     ]
     if disks:
         output.table(disks, ("node_id", "path", "used", "free", "problem"), "disks")
+    if full := [each for each in limits if each["way_out"]]:
+        output.table(full, ("name", "used", "most", "way_out"), "limits that are nearly reached")
     if alerts:
         output.table(
             alerts, ("segment_id", "why", "first_at", "last_at"), "a person must judge these"

@@ -27,6 +27,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore cluster health --wait 60 && ./start-jobs",
     ),
     "cluster accept-disk": ("icecore cluster accept-disk --node-id 2",),
+    "cluster forget-node": (
+        "icecore cluster forget-node --node-id 2",
+        "icecore cluster forget-node --node-id 2 --disk-gone --yes",
+    ),
     "segment list": ("icecore segment list flights --partition 0",),
     "segment verify": ("icecore segment verify .icecore/node-1",),
     "segment declare-lost": ("icecore segment declare-lost flights 0 7",),

@@ -1,8 +1,8 @@
 """``icecore cluster health``: one verdict on a cluster, with its reasons, by node and partition.
 
 - HEALTHY (exit status 0): every partition has a leader and all of its copies; all nodes are up.
-- DEGRADED (10): all records can be written and read, but copies, nodes or disks are missing, or
-  something waits for a person.
+- DEGRADED (10): all records can be written and read, but copies, nodes or disks are missing, a
+  limit is nearly reached, or something waits for a person.
 - UNAVAILABLE (20): some partition refuses records of ``acks=all``, or nobody answers.
 """
 
@@ -83,6 +83,11 @@ def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> He
     for topic in topics:
         for partition in topic.partitions:
             found += _of_partition(topic, partition)
+    for limit in cluster.limits:
+        if limit.way_out:
+            name = limit.name.replace("_", " ")
+            text = f"{limit.used} of {limit.most} {name} are used: {limit.way_out}"
+            found.append(Reason(HealthVerdict.DEGRADED, text))
     for alert in cluster.alerts:
         text = f"segment {alert.segment_id} waits for a person: {alert.why}"
         found.append(Reason(HealthVerdict.DEGRADED, text))

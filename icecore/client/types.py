@@ -185,6 +185,17 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitUse:
+    """A limit of the cluster that may fill up."""
+
+    name: str
+    used: int
+    most: int
+    way_out: str = ""
+    """Tells what makes room; empty while less than 80 % are used."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster in numbers; the fields are those of ``DescribeClusterResponse``."""
 
@@ -204,6 +215,9 @@ class ClusterDescription:
     deleted_bytes: int = 0
     """One copy of each of their sealed segments, which are among ``segments``."""
     alerts: tuple[Alert, ...] = ()
+    limits: tuple[LimitUse, ...] = ()
+    refused_streams: int = 0
+    """Heartbeat streams that came from no process of the node in whose name they were."""
 
 
 @dataclass(frozen=True, slots=True)

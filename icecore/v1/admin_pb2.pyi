@@ -851,6 +851,8 @@ class DescribeClusterResponse(_message.Message):
     ALERTS_FIELD_NUMBER: _builtins.int
     DELETED_TOPICS_FIELD_NUMBER: _builtins.int
     DELETED_BYTES_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    REFUSED_STREAMS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     topics: _builtins.int
@@ -871,11 +873,17 @@ class DescribeClusterResponse(_message.Message):
     """kept until their grace is over; not in topics, partitions"""
     deleted_bytes: _builtins.int
     """one copy of each of their sealed segments, which are in segments"""
+    refused_streams: _builtins.int
+    """of heartbeats, since this coordinator started: they came from"""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDescription]: ...
     @_builtins.property
     def alerts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alert]:
         """since this coordinator started, newest last"""
+
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___LimitUse]:
+        """all that may fill up, in a fixed order"""
 
     def __init__(
         self,
@@ -894,14 +902,47 @@ class DescribeClusterResponse(_message.Message):
         alerts: _abc.Iterable[Global___Alert] | None = ...,
         deleted_topics: _builtins.int = ...,
         deleted_bytes: _builtins.int = ...,
+        limits: _abc.Iterable[Global___LimitUse] | None = ...,
+        refused_streams: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alerts", b"alerts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "recoveries", b"recoveries", "sealed_segments", b"sealed_segments", "segments", b"segments", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alerts", b"alerts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "limits", b"limits", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "recoveries", b"recoveries", "refused_streams", b"refused_streams", "sealed_segments", b"sealed_segments", "segments", b"segments", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DescribeClusterResponse: _TypeAlias = DescribeClusterResponse  # noqa: Y015
+
+@_typing.final
+class LimitUse(_message.Message):
+    """A limit of the cluster that may fill up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    WAY_OUT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    used: _builtins.int
+    most: _builtins.int
+    way_out: _builtins.str
+    """tells an operator what makes room; empty while less than 80 % are used"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        used: _builtins.int = ...,
+        most: _builtins.int = ...,
+        way_out: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["most", b"most", "name", b"name", "used", b"used", "way_out", b"way_out"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitUse: _TypeAlias = LimitUse  # noqa: Y015
 
 @_typing.final
 class Alert(_message.Message):
@@ -1358,6 +1399,50 @@ class AcceptDiskResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AcceptDiskResponse: _TypeAlias = AcceptDiskResponse  # noqa: Y015
+
+@_typing.final
+class ForgetNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DISK_GONE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    """of a node that is down"""
+    disk_gone: _builtins.bool
+    """its disk never comes back: what it holds, and was to delete, is given up"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        disk_gone: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_gone", b"disk_gone", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeRequest: _TypeAlias = ForgetNodeRequest  # noqa: Y015
+
+@_typing.final
+class ForgetNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GIVEN_UP_COPIES_FIELD_NUMBER: _builtins.int
+    given_up_copies: _builtins.int
+    """other nodes have them, too"""
+    def __init__(
+        self,
+        *,
+        given_up_copies: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["given_up_copies", b"given_up_copies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
 
 @_typing.final
 class DeleteRecordsRequest(_message.Message):

@@ -66,6 +66,10 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/AcceptDisk',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString)
+        self.ForgetNode = channel.unary_unary(
+                '/icecore.v1.AdminService/ForgetNode',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeResponse.FromString)
         self.DeleteRecords = channel.unary_unary(
                 '/icecore.v1.AdminService/DeleteRecords',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
@@ -205,6 +209,14 @@ class AdminServiceServicer:
     def AcceptDisk(self, request, context):
         """Lets a node register with another disk although the disk it had holds the last intact copies
         of some segments. Holds for the next disk that the node comes with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetNode(self, request, context):
+        """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
+        node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -368,6 +380,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AcceptDisk,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.SerializeToString,
+            ),
+            'ForgetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetNode,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeResponse.SerializeToString,
             ),
             'DeleteRecords': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRecords,
@@ -773,6 +790,32 @@ class AdminService:
             '/icecore.v1.AdminService/AcceptDisk',
             icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def ForgetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ForgetNode',
+            icecore_dot_v1_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ForgetNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,10 @@ class AdminServiceStub:
     """Lets a node register with another disk although the disk it had holds the last intact copies
     of some segments. Holds for the next disk that the node comes with.
     """
+    ForgetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetNodeRequest, _admin_pb2.ForgetNodeResponse]
+    """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
+    node.
+    """
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
     HoldSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]
@@ -109,6 +113,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     AcceptDisk: _aio.UnaryUnaryMultiCallable[_admin_pb2.AcceptDiskRequest, _admin_pb2.AcceptDiskResponse]  # type: ignore[assignment]
     """Lets a node register with another disk although the disk it had holds the last intact copies
     of some segments. Holds for the next disk that the node comes with.
+    """
+    ForgetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetNodeRequest, _admin_pb2.ForgetNodeResponse]  # type: ignore[assignment]
+    """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
+    node.
     """
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
@@ -240,6 +248,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.AcceptDiskResponse, _abc.Awaitable[_admin_pb2.AcceptDiskResponse]]:
         """Lets a node register with another disk although the disk it had holds the last intact copies
         of some segments. Holds for the next disk that the node comes with.
+        """
+
+    @_abc_1.abstractmethod
+    def ForgetNode(
+        self,
+        request: _admin_pb2.ForgetNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ForgetNodeResponse, _abc.Awaitable[_admin_pb2.ForgetNodeResponse]]:
+        """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
+        node.
         """
 
     @_abc_1.abstractmethod

@@ -409,7 +409,9 @@ class HeartbeatResponse(_message.Message):
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
     @_builtins.property
-    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeInfo]: ...
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeInfo]:
+        """all there are; empty = as before"""
+
     @_builtins.property
     def delete_segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """delete intents for this node"""

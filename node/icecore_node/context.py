@@ -165,6 +165,11 @@ class Peers:
         self.nodes[node.node_id] = node
         return is_new
 
+    def forget_others(self, node_ids: Iterable[NodeId]) -> None:
+        """These are all that there are: an operator has forgotten the others (R106)."""
+        for node_id in self.nodes.keys() - frozenset(node_ids):
+            del self.nodes[node_id]
+
     def get(self, node_id: NodeId) -> NodeInfo | None:
         """Return a node; None when it is not known here."""
         return self.nodes.get(node_id)

@@ -16,6 +16,7 @@ from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     NUMBER_JUMP_MAX,
     Change,
+    CounterRecord,
     NodeRecord,
     SegmentRecord,
     is_prepared,
@@ -23,7 +24,8 @@ from icecore_coordinator.state.records import (
     updated_segment,
 )
 
-NODES_MAX = 1_000
+INCARNATIONS = "incarnation"
+"""Counter: an id without a record was never given its next value, nor a higher one (R106)."""
 NODE_ID_MAX = 99_999_999
 """As many digits as the metadata store's keys have."""
 TEXT_MAX = 255
@@ -65,7 +67,7 @@ class Registration:
     """URL of the node's object store; empty = it has none."""
 
 
-def check_registration(state: ClusterState, asked: Registration) -> None:
+def check_registration(asked: Registration) -> None:
     """Raises InvalidRequestError for what no node says: it would go into logs, into metadata that
     every client gets, and into calls to whatever address it names."""
     for address in (asked.address, asked.native_address or asked.address):
@@ -83,8 +85,6 @@ def check_registration(state: ClusterState, asked: Registration) -> None:
         raise InvalidRequestError(f"a disk id has at most {DISK_ID_BYTES_MAX} bytes")
     if asked.node_id > NODE_ID_MAX:
         raise InvalidRequestError(f"node id {asked.node_id} is above {NODE_ID_MAX}")
-    if asked.node_id not in state.nodes and len(state.nodes) >= NODES_MAX:
-        raise InvalidRequestError(f"a cluster has at most {NODES_MAX} nodes, ever registered")
 
 
 def _is_address(text: str) -> bool:
@@ -102,6 +102,9 @@ def register(
 ) -> tuple[Change, bool]:
     """Hand out the next incarnation; nothing else changes until the first heartbeat.
 
+    A node that is not known gets no record before it has proved that it is one (R107). Its
+    incarnation comes from a counter: whatever becomes of it, nobody gets that one again.
+
     Args:
         state: The cluster.
         live: Who is connected now.
@@ -109,8 +112,8 @@ def register(
         disk_counter: The highest one that this node ever sent a heartbeat with.
 
     Returns:
-        The change (its one record is the node's), and whether the folder is older than one that
-        was known before (R45, R58): then nothing on it counts.
+        The change, of which ``issued_by`` knows the incarnation, and whether the folder is older
+        than one that was known before (R45, R58): then nothing on it counts.
 
     Raises:
         WrongClusterError: the folder is of another cluster, or another live process has this id.
@@ -125,18 +128,8 @@ def register(
         raise InvalidRequestError("a node needs an id of at least 1, an address and a disk id")
     known = state.nodes.get(asked.node_id)
     if known is None:
-        fresh = NodeRecord(
-            node_id=asked.node_id,
-            disk_id=asked.disk_id,
-            address=asked.address,
-            rack=asked.rack,
-            native_address=asked.native_address,
-            protocol_version=asked.protocol_version,
-            tier_url=asked.tier_url,
-            issued_incarnation=Incarnation(1),
-            version=1,
-        )
-        return Change((fresh,)), asked.incarnation > 0
+        counter = next_of(state, INCARNATIONS)
+        return Change((updated(counter, next_value=counter.next_value + 1),)), asked.incarnation > 0
     is_same_disk = known.disk_id == asked.disk_id
     if not is_same_disk and known.incarnation and live.of(asked.node_id).is_connected:
         raise WrongClusterError(
@@ -151,6 +144,15 @@ def register(
     persisted = asked.incarnation if is_same_disk else 0
     issued = updated(known, issued_incarnation=max(known.issued_incarnation, persisted) + 1)
     return Change((issued,)), is_unknown
+
+
+def issued_by(change: Change) -> Incarnation:
+    """Return the incarnation that a registration has handed out."""
+    [record] = change.puts
+    if isinstance(record, NodeRecord):
+        return record.issued_incarnation
+    assert isinstance(record, CounterRecord)
+    return Incarnation(record.next_value - 1)
 
 
 def check_number(name: str, told: int, known: int) -> None:
@@ -234,12 +236,17 @@ def unborn_segments(state: ClusterState, told: Collection[SegmentId]) -> list[Se
 
 
 def activate(state: ClusterState, asked: Registration, incarnation: Incarnation) -> Change:
-    """Make an issued incarnation the registered one, with the address and disk it came with.
+    """Make an issued incarnation the registered one, with the address and disk it came with. A
+    node that is not known gets its record by this.
 
     Raises SupersededError when a newer incarnation was handed out or registered since.
     """
     known = state.nodes.get(asked.node_id)
-    if known is None or incarnation != known.issued_incarnation or incarnation < known.incarnation:
+    if known is None:
+        known = NodeRecord(
+            asked.node_id, asked.disk_id, asked.address, issued_incarnation=incarnation
+        )
+    if incarnation != known.issued_incarnation or incarnation < known.incarnation:
         raise SupersededError(
             f"incarnation {incarnation} of node {asked.node_id} is not the newest"
         )

@@ -17,6 +17,7 @@ from icecore.errors import (
 )
 from icecore.model import TOPIC_NAME
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.limits import POSITION_NAMES_MAX, POSITIONS_MAX
 from icecore_coordinator.state.records import (
     RECORDS_PER_CHANGE,
     SLOT_PARTITIONS,
@@ -27,11 +28,6 @@ from icecore_coordinator.state.records import (
     updated,
 )
 
-NAMES_MAX: Final = 10_000
-POSITIONS_MAX: Final = 100_000
-"""Most saved positions of all names together; each takes a few hundred bytes of the coordinator's
-memory. Saves that share a transaction are counted afterwards, so there may be a few thousand
-more."""
 OFFSET_MAX: Final = (1 << 63) - 1
 _VERSIONS: Final = "position_version"
 """The counter above which positions begin that were never saved, or deleted."""
@@ -129,10 +125,10 @@ def _without_room(
             f"{where}: a cluster keeps at most {POSITIONS_MAX} saved positions: delete those "
             "that nobody reads with any more"
         )
-    if name not in names and len(names) >= NAMES_MAX:
+    if name not in names and len(names) >= POSITION_NAMES_MAX:
         return InvalidRequestError(
-            f"{where}: a cluster keeps positions under at most {NAMES_MAX} names: delete those "
-            "that nobody reads with any more"
+            f"{where}: a cluster keeps positions under at most {POSITION_NAMES_MAX} names: delete "
+            "those that nobody reads with any more"
         )
     return None
 

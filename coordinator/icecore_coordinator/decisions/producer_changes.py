@@ -10,10 +10,9 @@ from typing import Final
 from icecore.errors import ConflictError, InvalidRequestError, ProducerFencedError
 from icecore.model import NAMED_IDS_FIRST, TOPIC_NAME, ProducerEpoch, ProducerId
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.limits import PRODUCER_NAMES_MAX
 from icecore_coordinator.state.records import Change, ProducerRecord, updated
 
-PRODUCER_NAMES_MAX = 50_000
-"""Every node knows the epochs of all of them."""
 NAMED_IDS_VERSION: Final = 5
 """Nodes of this protocol version on refuse names that they do not know."""
 NAMED_IDS: Final = "named_producer_id"

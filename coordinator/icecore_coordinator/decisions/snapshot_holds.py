@@ -8,11 +8,10 @@ and so is what a full disk needs.
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.limits import HOLDS_MAX
 from icecore_coordinator.state.records import Change, StoredHold, updated
 
 HOLD_MS_MAX = 24 * 3600 * 1000
-HOLDS_MAX = 32
-"""Most holds of one topic."""
 LEASE_ID_BYTES = 16
 OWNER_CHARS_MAX = 200
 
@@ -42,7 +41,10 @@ def hold(state: ClusterState, topic: str, asked: StoredHold, *, is_renewal: bool
             topic=topic,
         )
     if known is None and len(live) >= HOLDS_MAX:
-        raise InvalidRequestError(f"topic {topic!r} has {HOLDS_MAX} holds, which is the most")
+        raise InvalidRequestError(
+            f"topic {topic!r} has {HOLDS_MAX} holds, which is the most: end one of those who read "
+            "it, or wait until a hold ends"
+        )
     until_ms = max(now_ms + asked.until_ms, known.until_ms if known else 0)
     following = StoredHold(asked.lease_id, until_ms, known.owner if known else asked.owner)
     if following == known:

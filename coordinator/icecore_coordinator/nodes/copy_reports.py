@@ -90,6 +90,11 @@ class CopyReports:
         self.vanished.forget(node_id)
         self._crowded.pop(node_id, None)
 
+    def forget(self, node_id: NodeId) -> None:
+        """There is no such node any more."""
+        self.begin(node_id)
+        del self._unknown[node_id]
+
     def note_unknown(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """These copies of the node count for nothing; no more are kept than a node can have."""
         unknown = self._unknown.setdefault(node_id, {})

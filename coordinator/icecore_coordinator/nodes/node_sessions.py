@@ -22,10 +22,17 @@ from icecore_coordinator.decisions.node_changes import HeldReplica, Registration
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_pushes import Outbox, Pushes
+from icecore_coordinator.nodes.registrations import Registrations
 from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, DeletedRecord, SegmentRecord, is_prepared
+from icecore_coordinator.state.records import (
+    Change,
+    DeletedRecord,
+    NodeRecord,
+    SegmentRecord,
+    is_prepared,
+)
 from icecore_coordinator.state.tier_index import STORE_ID_BYTES
 
 _log = logging.getLogger(__name__)
@@ -124,7 +131,7 @@ class NodeSessions:
         self._clock = clock
         self._lease_ms = lease_ms
         self._on_status = on_status
-        self._registered: dict[NodeId, Registered] = {}
+        self._registered: Registrations[Registered] = Registrations()
         self._usage: dict[NodeId, Usage] = {}
         self._sessions: dict[NodeId, Session] = {}
         self._streams = 0
@@ -176,11 +183,12 @@ class NodeSessions:
 
     def note_registered(self, known: Registered) -> None:
         """A node got an incarnation; its first heartbeat will activate it."""
-        self._registered[known.registration.node_id] = known
+        node_id = known.registration.node_id
+        self._registered.note(node_id, known, is_proved=node_id in self._state.nodes)
 
     def registered(self, node_id: NodeId) -> Registered | None:
         """The last Register of the node with this process, None when there was none."""
-        return self._registered.get(node_id)
+        return self._registered.of(node_id)
 
     def usage(self, node_id: NodeId) -> Usage:
         """Return the disk usage that the node reported last; zeros while it has no stream."""
@@ -193,7 +201,7 @@ class NodeSessions:
         old = self._sessions.get(node_id)
         if old is not None:
             self._close(old)
-        known = self._registered.get(node_id)
+        known = self._registered.of(node_id)
         outbox = self._pushes.open(node_id, known.held if known else ())
         now = self._clock.monotonic_ms()
         self._streams += 1
@@ -212,6 +220,8 @@ class NodeSessions:
     def heartbeat(self, session: Session, request: pb.HeartbeatRequest) -> None:
         """Take in one heartbeat and answer it soon."""
         node_id = session.node_id
+        if node_id not in self._state.nodes:
+            return  # forgotten, and this was on its way
         session.last_heartbeat_ms = self._clock.monotonic_ms()
         session.outbox.answer = request.sequence
         session.outbox.wake.set()
@@ -337,9 +347,14 @@ class NodeSessions:
         self._on_status()
 
     def on_change(self, change: Change) -> None:
-        """Forget what was told of segments that a committed change has ended."""
+        """Forget what was told of segments and nodes that a committed change has ended."""
+        for gone in change.deletes:
+            if isinstance(gone, NodeRecord):
+                self._forget_node(gone.node_id)
         for record in change.puts:
-            if isinstance(record, DeletedRecord):
+            if isinstance(record, NodeRecord):
+                self._registered.note_proved(record.node_id)
+            elif isinstance(record, DeletedRecord):
                 self._copies.forget_shut_out(record.segment_id)
                 self._heard.forget(record.segment_id)
             elif isinstance(record, SegmentRecord) and not is_prepared(record):
@@ -348,6 +363,20 @@ class NodeSessions:
                     self._copies.forget_shut_out(segment.segment_id)
                 if segment.state == SegmentState.SEALED:
                     self._heard.forget(segment.segment_id)
+
+    def _forget_node(self, node_id: NodeId) -> None:
+        """There is no such node any more. A process of it that is there must register again."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            self._close(session)
+        self._deadlines.pop(node_id, None)
+        self._registered.forget(node_id)
+        self._copies.forget(node_id)
+        self._heard.forget_node(node_id)
+        self._live.forget(node_id)
+        self._note_settling()
+        event(_log, logging.WARNING, "node_forgotten", node_id=node_id)
+        self._nodes_changed()
 
 
 def _kept_disks(told: Sequence[DiskUsage]) -> tuple[DiskUsage, ...]:

@@ -54,7 +54,8 @@ class ReportedState:
     def load(self) -> None:
         """Begin with what an earlier coordinator has stored."""
         for record in self._state.heard.values():
-            self._slots[COUNTERS].disk_counters.update(record.disk_counters)
+            counters = (each for each in record.disk_counters if each[0] in self._state.nodes)
+            self._slots[COUNTERS].disk_counters.update(counters)
             for segment_id, high_watermark in record.high_watermarks:
                 self._note_watermark(segment_id, high_watermark)
             for segment_id, node_id, end_offset in record.durable_ends:
@@ -139,6 +140,12 @@ class ReportedState:
     def forget_end(self, segment_id: SegmentId, node_id: NodeId) -> None:
         """The node is about to cut its log, rightly, for the end of the segment is decided."""
         self._slot(segment_id).durable_ends.get(segment_id, {}).pop(node_id, None)
+
+    def forget_node(self, node_id: NodeId) -> None:
+        """There is no such node any more; who comes with its id has a new disk, or none that
+        counts."""
+        if self._slots[COUNTERS].disk_counters.pop(node_id, None) is not None:
+            self._changed[COUNTERS] = None
 
     def forget(self, segment_id: SegmentId) -> None:
         """The segment is sealed or deleted."""

@@ -28,6 +28,7 @@ from icecore_coordinator.state.cluster_state import (
     node_infos,
     segments_from,
 )
+from icecore_coordinator.state.limits import UsedLimit, limits_in_use
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     DELETE_GRACE_MS,
@@ -107,6 +108,7 @@ class Describer:
         alerts: Alerts,
         sessions: NodeSessions,
         recoveries: Callable[[], int],
+        refused_streams: Callable[[], int],
     ) -> None:
         """
         Args:
@@ -116,6 +118,7 @@ class Describer:
             alerts: What a person must look at.
             sessions: Know what nodes said of their disks.
             recoveries: How many recovery-seals this process has done.
+            refused_streams: How many heartbeat streams it refused as those of somebody else.
         """
         self._state = state
         self._live = live
@@ -123,6 +126,7 @@ class Describer:
         self._alerts = alerts
         self._sessions = sessions
         self._recoveries = recoveries
+        self._refused_streams = refused_streams
 
     def nodes(self) -> list[common_pb2.NodeInfo]:
         """All registered nodes, by id."""
@@ -263,6 +267,8 @@ class Describer:
                 )
                 for each in self._alerts
             ],
+            limits=[_limit(each) for each in limits_in_use(state)],
+            refused_streams=self._refused_streams(),
         )
 
     def _node(self, info: NodeInfo, load: NodeLoad) -> pb.NodeDescription:
@@ -320,6 +326,12 @@ class Describer:
             return request.after_topic, request.after_partition, request.after_end_offset
         segment = record.segment
         return self._state.name_of(segment.topic_id), segment.partition, segment.end_offset
+
+
+def _limit(used: UsedLimit) -> pb.LimitUse:
+    limit = used.limit
+    way_out = limit.way_out if used.is_nearly_full else ""
+    return pb.LimitUse(name=limit.name, used=used.used, most=limit.most, way_out=way_out)
 
 
 def _without_partitions(topic: TopicRecord) -> pb.TopicMetadata:

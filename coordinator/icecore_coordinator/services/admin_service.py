@@ -28,6 +28,7 @@ from icecore_coordinator.services.admin_messages import (
 )
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import TopicRecord
+from icecore_coordinator.work.node_removal import NodeRemoval
 from icecore_coordinator.work.record_deletion import RecordDeletion
 from icecore_coordinator.work.recovery.lossy_acts import LossyActs
 from icecore_coordinator.work.topics import TopicActs
@@ -43,6 +44,7 @@ class AdminService:
         topics: TopicActs,
         records: RecordDeletion,
         lossy: LossyActs,
+        removal: NodeRemoval,
         describer: Describer,
         versions: TopicVersions,
         defaults: TopicDefaults,
@@ -53,6 +55,7 @@ class AdminService:
         self._records = records
         self._defaults = defaults
         self._lossy = lossy
+        self._removal = removal
         self._describer = describer
         self._versions = versions
         self._other_handlers = other_handlers
@@ -74,6 +77,7 @@ class AdminService:
                 "DeclareLost": self._declare_lost,
                 "RecoverUnclean": self._recover_unclean,
                 "AcceptDisk": self._accept_disk,
+                "ForgetNode": self._forget_node,
                 "DeleteRecords": self._delete_records,
                 **self._other_handlers,
             }
@@ -256,3 +260,10 @@ class AdminService:
         node_id = NodeId(parse(pb.AcceptDiskRequest, body).node_id)
         lost_count = await self._lossy.accept_disk(node_id)
         return pb.AcceptDiskResponse(last_copies=lost_count).SerializeToString()
+
+    async def _forget_node(self, body: Received, _: CallContext) -> bytes:
+        request = parse(pb.ForgetNodeRequest, body)
+        given_up = await self._removal.forget(
+            NodeId(request.node_id), is_disk_gone=request.disk_gone
+        )
+        return pb.ForgetNodeResponse(given_up_copies=given_up).SerializeToString()

@@ -5,6 +5,7 @@ and return a ``Change`` of its ``records``. The shell commits it, then applies i
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -93,6 +94,8 @@ class ClusterState:
     """Partitions whose ids are to be put in order before anybody asks for it."""
     segments_of_node: dict[NodeId, dict[SegmentId, None]] = field(default_factory=dict)
     """By replica, not by holder."""
+    held: Counter[NodeId] = field(default_factory=Counter)
+    """By node: segments and tombstones that name it as a holder."""
     totals: Totals = field(default_factory=Totals)
     """Counts over all of them."""
     tiers: TierIndex = field(default_factory=TierIndex)
@@ -139,6 +142,8 @@ class ClusterState:
                 is_stale = record.table_revision < record.tier_revision
                 self.tiers.note_table(record.partition_key, is_stale=is_stale)
             case DeletedRecord():
+                known = self.deleted.get(record.segment_id)
+                self._count_holders(known.holders if known else (), record.holders)
                 self.deleted[record.segment_id] = record
                 self.deleted_held.pop(record.segment_id, None)
                 if record.holders:
@@ -166,6 +171,7 @@ class ClusterState:
             self._note_place(record)
         else:
             self._forget_copies(before.segment)
+        self._count_holders(before.holders if before else (), record.holders)
         for node_id in segment.replicas:
             self.segments_of_node.setdefault(node_id, {})[segment.segment_id] = None
         self.segments[segment.segment_id] = record
@@ -202,6 +208,11 @@ class ClusterState:
         for each in (self.prepared, self.short, self.thin, self.thick, self.dropping):
             each.pop(segment_id, None)
 
+    def _count_holders(self, before: tuple[NodeId, ...], after: tuple[NodeId, ...]) -> None:
+        if before is not after:  # most changes keep them
+            self.held.subtract(before)
+            self.held.update(after)
+
     def _note_place(self, record: SegmentRecord) -> None:
         """Behind the others of its partition, where it belongs unless it was merged or restored."""
         ids = self.segments_of_partition.setdefault(record.partition_key, {})
@@ -221,12 +232,15 @@ class ClusterState:
                 self.tiers.note_table(record.partition_key, is_stale=False)
                 self.segments_of_partition.pop(record.partition_key, None)
                 self.misplaced.pop(record.partition_key, None)
+            case NodeRecord():
+                del self.nodes[record.node_id]
+                self.tiers.note_node(record.node_id, "")
             case DeletedRecord():
-                del self.deleted[record.segment_id]
+                self._count_holders(self.deleted.pop(record.segment_id).holders, ())
                 self.deleted_held.pop(record.segment_id, None)
             case SegmentRecord():
                 segment_id = record.segment.segment_id
-                del self.segments[segment_id]
+                self._count_holders(self.segments.pop(segment_id).holders, ())
                 self._forget_copies(record.segment)
                 self.unsealed.pop(segment_id, None)
                 self.segments_of_partition[record.partition_key].pop(segment_id, None)

@@ -50,6 +50,10 @@ class Liveness:
         """Change fields of a node's status."""
         self._nodes[node_id] = replace(self.of(node_id), **changes)
 
+    def forget(self, node_id: NodeId) -> None:
+        """There is no such node any more."""
+        self._nodes.pop(node_id, None)
+
     def __iter__(self) -> Iterator[NodeId]:
         """Node ids that anything is known of, in order."""
         return iter(sorted(self._nodes))

@@ -1,7 +1,8 @@
 """How a node comes in: it registers, and its first heartbeat makes the incarnation count.
 
-In between others may have come, so its disk is judged twice. What its inventory shows, copies it
-has lost and deletions it carried out, is written down before it counts as up.
+A node that nobody knew gets its record only then (R107): anybody can register. In between others
+may have come, so its disk is judged twice. What its inventory shows, copies it has lost and
+deletions it carried out, is written down before it counts as up.
 """
 
 import asyncio
@@ -21,12 +22,14 @@ from icecore_coordinator.decisions.node_changes import (
     check_stream,
     confirm_deletion,
     deletions_confirmed,
+    issued_by,
     lost_copies,
     note_holder,
     register,
     shrunk_logs,
     unknown_copies,
 )
+from icecore_coordinator.decisions.node_removal import room_for_node
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
@@ -47,6 +50,8 @@ class NodeAdmission:
         self._clock = ports.clock
         self._sessions = sessions
         self._alerts = ports.alerts
+        self.refused = 0
+        """Heartbeat streams that did not prove whose they are."""
         self._posed_as: set[NodeId] = set()
         """Nodes in whose name somebody else sent heartbeats: a person was told, once for each."""
         self._activating = asyncio.Lock()
@@ -65,13 +70,17 @@ class NodeAdmission:
         """
         node_id = asked.node_id
         is_unknown = False
-        check_registration(self._ledger.state, asked)
+        check_registration(asked)
+        held = {each.segment_id: each for each in inventory}
 
         def decision(state: ClusterState) -> Change:
             nonlocal is_unknown
+            room_for_node(state, self._live, node_id)  # else it would hear of it too late
             known_counter = self._heard.disk_counter(node_id)
             check_number("disk counter", asked.disk_counter, known_counter)
             change, is_unknown = register(state, self._live, asked, known_counter)
+            if node_id not in state.nodes and not held:
+                is_unknown = False  # there is nothing that could count
             if is_unknown:
                 check_disk(state, self._live, node_id, self._copies.has_copy)
             return change
@@ -81,9 +90,6 @@ class NodeAdmission:
         except IcecoreError as error:
             event(_log, logging.WARNING, "not_registered", node_id=node_id, error=error)
             raise
-        [node] = change.puts
-        assert isinstance(node, NodeRecord)
-        held = {each.segment_id: each for each in inventory}
         self._sessions.note_told(node_id, held)
         ends = self._heard.ends_of_node(node_id)
         shrunk = shrunk_logs(self._ledger.state, node_id, held, ends)
@@ -91,7 +97,7 @@ class NodeAdmission:
             registration=asked,
             held=held,
             is_disk_unknown=is_unknown,
-            incarnation=node.issued_incarnation,
+            incarnation=issued_by(change),
             next_segment_id=next_of(self._ledger.state, "segment_id").next_value,
         )
         self._sessions.note_registered(known)
@@ -124,9 +130,22 @@ class NodeAdmission:
         self._check_stream(node_id, disk_id, known)
         if known is not None:
             async with self._activating:
-                await self._ledger.decide(lambda state: self._activation(state, known))
+                change = await self._ledger.decide(lambda state: self._activation(state, known))
+                self._tell_of_room(change, node_id)
                 await self._judge_inventory(node_id, known)
+                if self._ledger.state.incarnation(node_id) != incarnation:
+                    raise SupersededError(f"node {node_id} was forgotten: register again")
         return self._sessions.connect(node_id, incarnation)
+
+    def _tell_of_room(self, change: Change, node_id: NodeId) -> None:
+        for gone in change.deletes:
+            if isinstance(gone, NodeRecord):
+                why = (
+                    f"node {gone.node_id} at {gone.address} was forgotten to make room for node "
+                    f"{node_id}: it was down for longest and held nothing. Look who registers so "
+                    "many nodes"
+                )
+                self._alerts.raise_alert(NO_SEGMENT, why)
 
     def _check_stream(self, node_id: NodeId, disk_id: bytes, known: Registered | None) -> None:
         asked = known.registration if known is not None else None
@@ -134,6 +153,7 @@ class NodeAdmission:
             check_stream(self._ledger.state, node_id, disk_id, asked)
         except InvalidRequestError as error:
             event(_log, logging.WARNING, "heartbeats_refused", node_id=node_id, error=error)
+            self.refused += 1
             if node_id not in self._posed_as:
                 self._posed_as.add(node_id)
                 self._alerts.raise_alert(NO_SEGMENT, error.message)
@@ -142,15 +162,19 @@ class NodeAdmission:
     def _activation(self, state: ClusterState, known: Registered) -> Change:
         """Its disk is judged again: others may have come with new ones since it registered."""
         node_id = known.registration.node_id
+        if self._sessions.registered(node_id) is not known:
+            raise SupersededError(f"node {node_id} has registered again since")
         change = activate(state, known.registration, known.incarnation)
-        if not (known.is_disk_unknown and change.puts):
-            return change
         try:
-            check_disk(state, self._live, node_id, self._copies.has_copy)
+            if known.is_disk_unknown and change.puts:
+                check_disk(state, self._live, node_id, self._copies.has_copy)
+                change = with_new_disk(state, change)
+            return room_for_node(state, self._live, node_id) + change
         except WrongClusterError as error:
             event(_log, logging.WARNING, "disk_refused", node_id=node_id)
             raise SupersededError(error.message) from error  # register again, and hear why
-        return with_new_disk(state, change)
+        except InvalidRequestError as error:
+            raise SupersededError(error.message) from error
 
     async def _judge_inventory(self, node_id: NodeId, known: Registered) -> None:
         """Stop counting copies the node has lost, and remember the deletions it carried out, and

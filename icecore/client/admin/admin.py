@@ -327,6 +327,28 @@ class Admin:
         answer = await self._call("AcceptDisk", request, admin_pb2.AcceptDiskResponse)
         return int(answer.last_copies)
 
+    async def forget_node(self, node_id: int, *, disk_gone: bool = False) -> int:
+        """Take a node that is gone for good out of the cluster.
+
+        Args:
+            node_id: The node. It is down, and who comes with its id later is a new node.
+            disk_gone: Its disk never comes back. What it holds is given up, as far as other nodes
+                that are up have it, and nobody waits until it has deleted what it was to delete.
+
+        Returns:
+            How many of its copies were given up.
+
+        Raises:
+            InvalidRequestError: There is no such node, it is up, or it still holds something: the
+                error says what, and what to do.
+        """
+        request = admin_pb2.ForgetNodeRequest(
+            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX),
+            disk_gone=checks.flag("disk_gone", disk_gone),
+        )
+        answer = await self._call("ForgetNode", request, admin_pb2.ForgetNodeResponse)
+        return int(answer.given_up_copies)
+
     async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.
 

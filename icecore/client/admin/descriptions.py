@@ -5,6 +5,7 @@ from icecore.client.types import (
     Alert,
     ClusterDescription,
     DiskUsage,
+    LimitUse,
     NodeDescription,
     PartitionDescription,
     SnapshotHold,
@@ -86,4 +87,8 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
             Alert(each.segment_id, each.why, each.first_at_ms, each.last_at_ms)
             for each in answer.alerts
         ),
+        limits=tuple(
+            LimitUse(each.name, each.used, each.most, each.way_out) for each in answer.limits
+        ),
+        refused_streams=answer.refused_streams,
     )

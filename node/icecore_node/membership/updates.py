@@ -6,7 +6,7 @@ Each message is split here, and each part goes to the component that it concerns
 
 from collections.abc import Callable
 
-from icecore.model import CoordinatorEpoch, ProducerEpoch, ProducerId, Segment, SegmentId
+from icecore.model import CoordinatorEpoch, NodeId, ProducerEpoch, ProducerId, Segment, SegmentId
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
@@ -67,6 +67,8 @@ class Updates:
             if context.peers.learn(node):
                 for leader in self._leaders.all():
                     leader.feed(inputs.NodeChanged(node))
+        if update.nodes:
+            context.peers.forget_others(NodeId(each.node_id) for each in update.nodes)
         for assignment in update.assignments:
             record = convert.segment_from_proto(assignment)
             self._assignments.apply(record)

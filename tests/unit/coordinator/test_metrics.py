@@ -12,7 +12,12 @@ from icecore_coordinator.metrics import CoordinatorPages
 
 NODE = common_pb2.NodeInfo(node_id=1, state=common_pb2.NODE_STATE_DOWN)
 CLUSTER = pb.DescribeClusterResponse(
-    nodes=[pb.NodeDescription(node=NODE)], partitions=3, offline_partitions=2, recoveries=4
+    nodes=[pb.NodeDescription(node=NODE)],
+    partitions=3,
+    offline_partitions=2,
+    recoveries=4,
+    limits=[pb.LimitUse(name="nodes", used=250, most=1_000)],
+    refused_streams=7,
 )
 
 
@@ -24,6 +29,8 @@ async def test_the_cluster_in_numbers() -> None:
         'icecore_cluster_nodes{state="down"} 1.0',
         'icecore_cluster_nodes{state="up"} 0.0',
         "icecore_coordinator_recoveries_total 4.0",
+        "icecore_coordinator_refused_streams_total 7.0",
+        'icecore_cluster_limit_used_ratio{limit="nodes"} 0.25',
     ):
         assert f"{line}\n" in text
     assert await asyncio.to_thread(pages.live) == ""

@@ -112,7 +112,7 @@ def test_what_is_no_name_is_refused(state: Cluster, name: str) -> None:
 
 def test_positions_and_names_are_bounded(state: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     save(state, (0, 10, 0))
-    monkeypatch.setattr(position_changes, "NAMES_MAX", 1)
+    monkeypatch.setattr(position_changes, "POSITION_NAMES_MAX", 1)
     [error] = save(state, (0, 10, 0), name="other")
     assert isinstance(error, InvalidRequestError) and "at most 1 names" in str(error)
     monkeypatch.setattr(position_changes, "POSITIONS_MAX", 1)

@@ -7,7 +7,6 @@ from icecore.tier_records import TierState
 from icecore_coordinator.decisions.retention import TailNews, move_log_start, retain, verdict
 from icecore_coordinator.decisions.snapshot_holds import (
     HOLD_MS_MAX,
-    HOLDS_MAX,
     OWNER_CHARS_MAX,
     hold,
     let_go,
@@ -15,6 +14,7 @@ from icecore_coordinator.decisions.snapshot_holds import (
 from icecore_coordinator.decisions.tiering import committed, drop_tiered, release
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.limits import HOLDS_MAX
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import StoredHold, TopicRecord
 from tests.support.cluster_states import KEY, TOPIC, Cluster, commit, keep, roll, started

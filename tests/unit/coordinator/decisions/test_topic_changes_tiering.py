@@ -4,11 +4,16 @@ import pytest
 
 from icecore.errors import InvalidRequestError
 from icecore.topic_settings import Retention, Tiering
-from icecore_coordinator.decisions.node_changes import Registration, activate, register
+from icecore_coordinator.decisions.node_changes import (
+    Registration,
+    activate,
+    issued_by,
+    register,
+)
 from icecore_coordinator.decisions.tiering import committed
 from icecore_coordinator.decisions.topic_changes import add_partitions, alter_topic, create_topic
 from icecore_coordinator.state.record_json import decode, encode
-from icecore_coordinator.state.records import Change, NodeRecord, TopicRecord, updated
+from icecore_coordinator.state.records import Change, TopicRecord, updated
 from tests.support.cluster_states import SETTINGS, TOPIC, Cluster, commit, started
 from tests.support.tier_states import published, tier, tiered_topic
 
@@ -109,5 +114,8 @@ def test_a_node_brings_the_url_of_its_store(state: Cluster) -> None:
     commit(state, activate(state, asked, 13))
     assert state.nodes[2].tier_url == url
     fresh = Registration(b"", 7, b"7", 0, "n7:1", "", tier_url=url)
-    [node] = register(state, state.live, fresh)[0].puts
-    assert isinstance(node, NodeRecord) and node.tier_url == url
+    change, _ = register(state, state.live, fresh)
+    commit(state, change)
+    assert 7 not in state.nodes and 7 not in state.tiers.urls
+    commit(state, activate(state, fresh, issued_by(change)))
+    assert state.nodes[7].tier_url == state.tiers.urls[7] == url

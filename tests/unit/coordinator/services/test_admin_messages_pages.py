@@ -36,6 +36,7 @@ def listed(state: ClusterState, **asked: Any) -> tuple[list[int], bool]:
         alerts=nothing,
         sessions=nothing,
         recoveries=lambda: 0,
+        refused_streams=lambda: 0,
     )
     found = describer.segments(pb.ListSegmentsRequest(**asked))
     return [each.segment_id for each in found.segments], found.more

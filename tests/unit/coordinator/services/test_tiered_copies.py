@@ -70,6 +70,7 @@ def test_readers_are_listed_of_segments_that_no_node_has() -> None:
         alerts=nobody,
         sessions=nobody,
         recoveries=lambda: 0,
+        refused_streams=lambda: 0,
     )
     listed = describer.segments(admin_pb2.ListSegmentsRequest(topic="events"))
     readers = {each.segment_id: list(each.readers) for each in listed.segments}

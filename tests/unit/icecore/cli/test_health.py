@@ -13,6 +13,7 @@ from icecore.client.types import (
     Alert,
     ClusterDescription,
     DiskUsage,
+    LimitUse,
     NodeDescription,
     PartitionDescription,
     TopicDescription,
@@ -95,6 +96,15 @@ def test_nodes_disks_and_what_waits_for_a_person() -> None:
     all_down = tuple(replace(each, node=replace(each.node, state=NodeState.DOWN)) for each in NODES)
     assert judged(nodes=all_down).reasons[0] == Reason(HealthVerdict.UNAVAILABLE, "no node is up")
     assert judged(nodes=()).verdict is HealthVerdict.UNAVAILABLE
+
+
+def test_a_limit_that_is_nearly_reached_is_told_with_what_makes_room() -> None:
+    limits = (LimitUse("nodes", 799, 1_000), LimitUse("producer_names", 40_000, 50_000, "do this"))
+    found = judge(replace(CLUSTER, limits=limits), [])
+    assert found.verdict is HealthVerdict.DEGRADED
+    assert [each.what for each in found.reasons] == [
+        "40000 of 50000 producer names are used: do this"
+    ]
 
 
 def test_the_worst_comes_first() -> None:

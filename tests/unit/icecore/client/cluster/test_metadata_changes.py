@@ -63,6 +63,7 @@ class Coordinator:
             alerts=UNUSED,
             sessions=UNUSED,
             recoveries=lambda: 0,
+            refused_streams=lambda: 0,
         )
         ledger = cast(Any, SimpleNamespace(state=self.state))
         names = (path.rpartition("/")[2] for path in ADMIN)
