@@ -169,11 +169,13 @@ class TopicObjects:
 
     def wrong_size(self, manifest: Manifest) -> str:
         """Return how the listing contradicts a manifest; empty = it does not."""
-        return self.wrong_records(manifest) or self.wrong_index(manifest)
+        others = self.wrong_index(manifest) or self._wrong(manifest.parquet)
+        return self.wrong_records(manifest) or others
 
     def wrong_records(self, manifest: Manifest) -> str:
-        """Return the same of objects with records."""
-        parts = (manifest.parquet, manifest.side)
+        """Return the same of objects with records. A Parquet object without rows is none: no table
+        names it, so that a vacuum takes it, and no reader misses it."""
+        parts = (manifest.parquet if manifest.row_groups else None, manifest.side)
         return next((why for each in parts if each and (why := self._wrong(each))), "")
 
     def wrong_index(self, manifest: Manifest) -> str:

@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from icecore.model import OFFSETS_LEFT_OUT
-from icecore.tier_records import copy_path, topic_folder
+from icecore.tier_records import CopyPath, copy_path, topic_folder
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.marker import MARKER_KEY
@@ -194,16 +194,33 @@ def _lost(
     found: TopicObjects, table: TableLook | None, counting: Sequence[FoundManifest]
 ) -> dict[str, _Lost]:
     """Return lost copies by their paths."""
-    lost = {}
-    for path in sorted(table.paths - {each.path for each in counting} if table else ()):
-        if copy := copy_path(path):
-            why = f"{path}: the table names it, and no manifest proves it"
-            lost[path] = _Lost(copy.partition, copy.base_offset, why)
+    lost, whole = {}, list[FoundManifest]()
     for each in counting:
         if why := found.wrong_records(each.manifest):
             facts = each.manifest.facts
             lost[each.path] = _Lost(facts.partition, facts.end_offset, why)
+        else:
+            whole.append(each)
+    for path in sorted(table.paths - {each.path for each in counting} if table else ()):
+        copy = copy_path(path)
+        if copy is not None and not _was_retired(found, copy, whole):
+            why = f"{path}: the table names it, and no manifest proves it"
+            lost[path] = _Lost(copy.partition, copy.base_offset, why)
     return lost
+
+
+def _was_retired(found: TopicObjects, copy: CopyPath, whole: Sequence[FoundManifest]) -> bool:
+    """Return whether a copy of which only the name is left was retired, which a table that is
+    behind does not know: a later one has its records, or they are below the log start."""
+    others = [each for each in whole if each.manifest.facts.partition == copy.partition]
+    for each in others:
+        facts = each.manifest.facts
+        if facts.base_offset <= copy.base_offset < facts.end_offset:
+            return each.manifest.attempt > copy.attempt  # an earlier one may be a part of it
+    starts = found.log_starts
+    start = starts[copy.partition] if copy.partition < len(starts) else 0
+    ends = [each.manifest.facts.base_offset for each in others]
+    return any(copy.base_offset < end <= start for end in ends)
 
 
 def _without_lost(

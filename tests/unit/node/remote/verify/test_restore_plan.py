@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from icecore.model import OFFSETS_LEFT_OUT, SegmentId
+from icecore.tier_records import copy_name
 from icecore_node.remote.format.manifest import StoredObject
+from icecore_node.remote.format.parquet_object import raw_batches
 from icecore_node.remote.verify.bucket import Bucket, FoundManifest, TopicObjects, objects_of
 from icecore_node.remote.verify.restore_plan import RestoredTopic, plan_of
 from icecore_node.remote.verify.table_look import TableLook
-from tests.support.tiered import FACTS, encoded, flights, manifest_of, source_of
+from tests.support.tiered import FACTS, encoded, flights, manifest_of, source_of, undecodable
 
 COUNT = 50
 """Records of a copy."""
@@ -109,3 +111,46 @@ def test_an_object_of_another_program_is_a_problem(skip_gaps: bool) -> None:
     more = ["part-00000-c000.snappy.parquet"]
     plan = planned([0], lambda found: None, skip_gaps=skip_gaps, more=more)
     assert f"{more[0]}: the table names it, and it is of another program" in plan.problems[0]
+
+
+def name(base: int, attempt: int) -> str:
+    """The path of a copy of which nothing else is left. All others are of attempt 4."""
+    return f"{FACTS.partition}/{copy_name(base, 5, 0, attempt)}.parquet"
+
+
+def test_sources_of_a_merged_segment_are_not_missed_by_a_table_that_is_behind() -> None:
+    """Its last commit was lost, which took them out. Their records are there."""
+    plan = planned([0, 50], lambda found: None, more=[name(0, 2), name(10, 3), name(60, 1)])
+    assert (bases(plan), plan.problems, plan.left_out) == ([0, 50], [], [])
+
+
+def test_a_lost_copy_that_came_after_those_in_its_place_is_a_problem() -> None:
+    """It may be a merged segment that holds more than what is left of its sources."""
+    plan = planned([0, 50], lambda found: None, more=[name(50, 7)])
+    assert "the table names it" in plan.problems[0]
+
+
+@pytest.mark.parametrize(("start", "problems"), [(49, 1), (50, 0), (70, 0)])
+def test_a_copy_whose_records_are_all_deleted_is_not_missed(start: int, problems: int) -> None:
+    def delete(found: TopicObjects) -> None:
+        found.log_starts = (0,) * FACTS.partition + (start,)
+
+    plan = planned([50, 100], delete, more=[name(0, 2)])
+    assert (bases(plan), len(plan.problems)) == ([50, 100], problems)
+
+
+@pytest.mark.parametrize("has_side", [True, False])
+def test_a_vacuum_takes_no_records_of_a_copy_without_rows(has_side: bool) -> None:
+    """Its Parquet object is in no table. Its batches lie beside it, below a name with an
+    underscore."""
+    source = source_of([undecodable(), undecodable()], 0)
+    _, made = encoded(source)
+    side = b"".join(raw_batches(source.runs, made.raw_batches))
+    each = FoundManifest(manifest_of(source, made, side), b"s" * 32)
+    assert each.manifest.side is not None and not each.manifest.row_groups
+    sizes = {each.manifest.side.key: len(side)} if has_side else {}
+    found = TopicObjects(FACTS.topic_id, sizes=sizes, manifests=[each])
+    bucket = Bucket(cluster_id=FACTS.cluster_id.hex(), topics={FACTS.topic_id: found})
+    plan = plan_of(bucket, found, None, skip_gaps=False)
+    assert (len(plan.segments), len(plan.problems) == 0) == (int(has_side), has_side)
+    assert "is not there" in found.wrong_size(each.manifest)
