@@ -119,7 +119,8 @@ def resolve(
         if fail_on_data_loss and not low <= place <= high:
             raise OffsetOutOfRangeError(
                 f"{name}: offset {place} of partition {number} is outside of [{low}, {high}], what "
-                "the log holds; with failOnDataLoss=false what is left is read",
+                "the log holds; with failOnDataLoss=false (of a job: --allow-data-loss) what is "
+                "left is read",
                 log_start_offset=low,
                 high_watermark=high,
             )

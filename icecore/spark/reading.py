@@ -170,8 +170,8 @@ class RangeReading:
     def _lost(self, why: str, error: IcecoreError | None) -> OffsetOutOfRangeError:
         metadata: dict[str, Any] = dict(error.metadata) if error is not None else {}
         return OffsetOutOfRangeError(
-            f"{self._where()}: records are gone: {why}; with failOnDataLoss=false what is left is "
-            "read",
+            f"{self._where()}: records are gone: {why}; with failOnDataLoss=false (of a job: "
+            "--allow-data-loss) what is left is read",
             **metadata,
         )
 
