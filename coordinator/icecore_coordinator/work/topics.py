@@ -258,9 +258,9 @@ class TopicActs:
             await asyncio.sleep(self._timing.retry_ms / 1000)
             answers |= await self._ask_to_roll(again, why)
         unsealed = self._ledger.state.unsealed
-        for segment_id, error in answers.items():
-            is_over = isinstance(error, NotLeaderError) and segment_id not in unsealed
-            outcomes.append(None if is_over else error)  # its leader has sealed it by itself
+        for segment_id, answer in answers.items():
+            is_over = isinstance(answer, NotLeaderError) and segment_id not in unsealed
+            outcomes.append(None if is_over else answer)  # its leader has sealed it by itself
         return outcomes
 
     async def _ask_to_roll(

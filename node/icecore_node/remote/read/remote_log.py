@@ -105,7 +105,8 @@ class RemoteLog:
         held, self._held = self._held, OrderedDict()
         index_parts, self._index_parts = self._index_parts, {}
         self._index = None
-        for lease in (*held.values(), *index_parts.values()):
+        leases: list[ValueLease[Any]] = [*held.values(), *index_parts.values()]
+        for lease in leases:
             lease.close()
 
     # --- what the loop brings -------------------------------------------------------------------

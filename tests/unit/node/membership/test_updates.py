@@ -5,14 +5,16 @@ from typing import Any, cast
 
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import NodeInfo
-from icecore_node.context import Peers
+from icecore_node.context import Peers, ProducerFences
 from icecore_node.membership.updates import Updates
 
 
 def test_nodes_that_were_forgotten_are_unknown_here_too() -> None:
     peers = Peers()
     nothing = cast(Any, SimpleNamespace(hear=lambda *_: None, heard=lambda *_: None))
-    context = cast(Any, SimpleNamespace(identity=nothing, peers=peers))
+    context = cast(
+        Any, SimpleNamespace(identity=nothing, peers=peers, producer_fences=ProducerFences())
+    )
     leaders = cast(Any, SimpleNamespace(all=list))
     updates = Updates(context, nothing, leaders, nothing, lambda _: None, lambda _: None, nothing)
     all_nodes = [NodeInfo(node_id=each, address=f"n{each}:1") for each in (1, 2, 3)]
