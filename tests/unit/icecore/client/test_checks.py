@@ -361,6 +361,8 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "dry_run": wrong("true"),
     },
     "delete_positions": {"name": wrong("text"), "topic": wrong("text", "empty text")},
+    "list_producer_names": {},
+    "delete_producer_name": {"name": wrong("text")},
     "import_tiered": {"plan": [*wrong(), {}, {"segments": 5}], "settings": wrong("none")},
     "forget_store": {"store_id": [*wrong("bytes"), b"short"]},
     "plan_merges": {"topic": wrong("text"), "target_bytes": wrong("one", "number of numpy")},

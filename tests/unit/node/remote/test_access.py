@@ -90,7 +90,7 @@ async def test_a_marker_that_says_nothing(marker: bytes) -> None:
     bucket = SimBucket()
     bucket.put(MARKER_KEY, marker)
     access = access_of(bucket)
-    with pytest.raises(ObjectStoreSetupError, match="another prefix"):
+    with pytest.raises(ObjectStoreSetupError, match="put it back from a version"):
         await access.look(SimObjectStore(bucket, None))
 
 

@@ -69,7 +69,7 @@ class Coordinator:
         names = (path.rpartition("/")[2] for path in ADMIN)
         others = {name: UNUSED for name in names if name != "GetMetadata"}
         admin = AdminService(
-            ledger, UNUSED, UNUSED, UNUSED, describer, self.versions, UNUSED, others
+            ledger, UNUSED, UNUSED, UNUSED, UNUSED, describer, self.versions, UNUSED, others
         )
         mirroring = TopicMirroring(self.state, self.versions, describer)
         self._handlers: dict[str, Any] = {
