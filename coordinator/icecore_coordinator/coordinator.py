@@ -18,6 +18,7 @@ from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
 from icecore.v1.admin_pb2 import DescribeClusterResponse
 from icecore_coordinator.config import RECLAIM_SLACK_BYTES, TopicDefaults
+from icecore_coordinator.decisions.node_removal import forget_unproved
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.alerts import Alerts
@@ -248,6 +249,8 @@ class Coordinator:
         """
         await self.ledger.open()
         self._counted.start()
+        while (await self.ledger.decide(forget_unproved)).deletes:
+            continue
         missing = missing_partitions(self.ledger.state)
         await self.ledger.decide_each(missing, lambda _, change: change)
         self._versions.load()

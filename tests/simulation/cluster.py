@@ -49,6 +49,7 @@ from tests.simulation.topic_table import SimTopicTable
 
 if TYPE_CHECKING:
     from tests.simulation.directed_bootstrap import RemadeTopic
+    from tests.simulation.directed_forgotten import ForgottenNodes
     from tests.simulation.directed_surplus import Copies
     from tests.simulation.expiring import ExpiringTopic
     from tests.simulation.fleeting import FleetingTopic
@@ -201,6 +202,7 @@ class World:
             | SinkQuery
             | Job
             | Copies
+            | ForgottenNodes
             | Restorer
         ] = []
         """Topics that were made by a fault, to be judged at the end."""

@@ -21,6 +21,7 @@ from tests.simulation import mistakes_clocks as clocks
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_disks as disks
 from tests.simulation import mistakes_engines as engines
+from tests.simulation import mistakes_forgotten as forgotten
 from tests.simulation import mistakes_hand_over as hand_over
 from tests.simulation import mistakes_index as index
 from tests.simulation import mistakes_jobs as jobs
@@ -159,6 +160,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.orders_teach_coordinator_epochs, "next_coordinator"),
     Mutant(belief.orders_are_the_record, "forged_loss"),
     Mutant(belief.any_disk_is_let_in, "foreign_disk"),
+    Mutant(forgotten.nobody_asks_what_a_node_holds, "nodes_are_forgotten"),
+    Mutant(forgotten.incarnations_begin_anew, "nodes_are_forgotten"),
+    Mutant(forgotten.who_registers_has_a_record, "nodes_are_forgotten"),
     Mutant(bootstrap.first_answer_is_believed, "cut_off_bootstrap"),
     Mutant(shortage.shortage_is_a_failed_sync, "descriptors_run_out"),
     Mutant(shortage.shortage_is_damage, "descriptors_run_out"),

@@ -15,7 +15,13 @@ from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, NodeRecord, updated, updated_segment
+from icecore_coordinator.state.records import (
+    RECORDS_PER_CHANGE,
+    Change,
+    NodeRecord,
+    updated,
+    updated_segment,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +107,21 @@ def _why_named(node_id: NodeId, named: NamedIn) -> str:
     )
 
 
-def _without(state: ClusterState, known: NodeRecord) -> Change:
-    """Its incarnations are never given out again to this id."""
-    counter, floor = next_of(state, INCARNATIONS), known.issued_incarnation + 1
+def forget_unproved(state: ClusterState) -> Change:
+    """Forget nodes of which earlier versions stored a record when they only registered; so many as
+    fit in a change."""
+    unproved = [each for each in state.nodes.values() if not each.incarnation]
+    gone = [each for each in unproved if named_in(state, each.node_id).is_nothing]
+    return _without(state, *gone[: RECORDS_PER_CHANGE - 1])
+
+
+def _without(state: ClusterState, *known: NodeRecord) -> Change:
+    """Their incarnations are never given out again to these ids."""
+    counter = next_of(state, INCARNATIONS)
+    floor = max((each.issued_incarnation + 1 for each in known), default=0)
     if counter.next_value >= floor:
-        return Change(deletes=(known,))
-    return Change((updated(counter, next_value=floor),), (known,))
+        return Change(deletes=known)
+    return Change((updated(counter, next_value=floor),), known)
 
 
 # --- room for new nodes ---------------------------------------------------------------------------

@@ -209,9 +209,12 @@ class ClusterState:
             each.pop(segment_id, None)
 
     def _count_holders(self, before: tuple[NodeId, ...], after: tuple[NodeId, ...]) -> None:
-        if before is not after:  # most changes keep them
-            self.held.subtract(before)
-            self.held.update(after)
+        if before is after:  # as in most changes
+            return
+        for node_id in before:
+            self.held[node_id] -= 1
+        for node_id in after:
+            self.held[node_id] += 1
 
     def _note_place(self, record: SegmentRecord) -> None:
         """Behind the others of its partition, where it belongs unless it was merged or restored."""

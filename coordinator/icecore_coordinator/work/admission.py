@@ -33,10 +33,16 @@ from icecore_coordinator.decisions.node_removal import room_for_node
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.records import Change, NodeRecord
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
+
+_NO_ROOM = (
+    f"there are {NODES_MAX} nodes: to make room for new ones, those are forgotten that hold "
+    "nothing and are down for longest. Look who registers so many nodes"
+)
 
 
 class NodeAdmission:
@@ -138,14 +144,18 @@ class NodeAdmission:
         return self._sessions.connect(node_id, incarnation)
 
     def _tell_of_room(self, change: Change, node_id: NodeId) -> None:
+        """One alert for all of them: many would push out those that tell of other things."""
         for gone in change.deletes:
             if isinstance(gone, NodeRecord):
-                why = (
-                    f"node {gone.node_id} at {gone.address} was forgotten to make room for node "
-                    f"{node_id}: it was down for longest and held nothing. Look who registers so "
-                    "many nodes"
+                event(
+                    _log,
+                    logging.WARNING,
+                    "node_made_room",
+                    node_id=gone.node_id,
+                    address=gone.address,
+                    joined=node_id,
                 )
-                self._alerts.raise_alert(NO_SEGMENT, why)
+                self._alerts.raise_alert(NO_SEGMENT, _NO_ROOM)
 
     def _check_stream(self, node_id: NodeId, disk_id: bytes, known: Registered | None) -> None:
         asked = known.registration if known is not None else None

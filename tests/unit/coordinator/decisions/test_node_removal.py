@@ -17,6 +17,7 @@ from icecore_coordinator.decisions.node_changes import (
 from icecore_coordinator.decisions.node_removal import (
     check_disk_gone,
     forget_node,
+    forget_unproved,
     give_up_copy,
     may_have_bytes,
     named_in,
@@ -268,8 +269,19 @@ def test_the_one_that_is_down_for_longest_makes_room(state: Cluster) -> None:
     assert len(state.nodes) == NODES_MAX
 
 
+def test_records_of_mere_registrations_go_with_a_start(state: Cluster) -> None:
+    """An earlier version stored them; a hundred records fit in a change."""
+    for node_id in range(100, 250):
+        known = replace(registered(4, 0), node_id=node_id, issued_incarnation=5)  # type: ignore[arg-type]
+        state.apply(Change((known,)))
+    changes = [commit(state, forget_unproved(state)) for _ in range(3)]
+    assert [len(each.deletes) for each in changes] == [99, 51, 0]
+    assert list(state.nodes) == [1, 2, 3]
+    assert issued_by(register(state, state.live, replace(NEWCOMER, node_id=100))[0]) == 6
+
+
 def test_nodes_that_were_never_up_make_room_first(state: Cluster) -> None:
-    """Records that an earlier version made of a mere Register."""
+    """Since this coordinator started, that is."""
     full(state)
     state.live.note(10, state=NodeState.DOWN, is_connected=False, down_since_ms=5.0)
     down(state, 500)

@@ -1,0 +1,57 @@
+"""Seeded mistakes in what it takes to forget a node, and to become one; see ``mistakes``. World:
+``directed_forgotten``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from icecore_coordinator.decisions import node_changes, node_removal
+from icecore_coordinator.decisions.node_changes import Registration, activate, register
+from icecore_coordinator.decisions.node_removal import NamedIn
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
+from icecore_coordinator.state.records import Change, CounterRecord
+from icecore_coordinator.work import admission
+from tests.simulation.mistakes import Mistake, patch
+
+
+@contextmanager
+def nobody_asks_what_a_node_holds() -> Iterator[None]:
+    """R106: a node is forgotten whatever names it."""
+    nothing = NamedIn(unsealed=0, sealed=0, held=0, uploads=0)
+    with (
+        patch(node_removal, "named_in", lambda *_: nothing),
+        patch(node_removal, "last_copies", lambda *_: []),
+    ):
+        yield
+
+
+def incarnations_begin_anew() -> Mistake:
+    """R106: an id without a record gets the first incarnation, whatever it had before."""
+
+    def issued_by(change: Change) -> Any:
+        [record] = change.puts
+        return 1 if isinstance(record, CounterRecord) else node_changes.issued_by(change)
+
+    return patch(admission, "issued_by", issued_by)
+
+
+@contextmanager
+def who_registers_has_a_record() -> Iterator[None]:
+    """R107: the record is stored before anything is proved."""
+
+    def recorded(state: ClusterState, live: Liveness, asked: Registration, counter: int = 0) -> Any:
+        change, is_unknown = register(state, live, asked, counter)
+        [record] = change.puts
+        if not isinstance(record, CounterRecord):
+            return change, is_unknown
+        incarnation = node_changes.issued_by(change)
+        [node] = activate(state, asked, incarnation).puts
+        return Change((record, node)), is_unknown
+
+    def issued_by(change: Change) -> Any:
+        first = change.puts[0]
+        return node_changes.issued_by(Change((first,)))
+
+    with patch(admission, "register", recorded), patch(admission, "issued_by", issued_by):
+        yield
