@@ -1,1 +1,1 @@
-"""Tests, one folder per kind: unit, conformance, simulation, cluster, spark."""
+"""Tests, one folder per kind; docs/design/testing.md says what each kind proves."""
