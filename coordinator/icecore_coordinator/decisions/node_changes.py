@@ -1,4 +1,10 @@
-"""Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure."""
+"""Decisions about nodes: hand out an incarnation, activate it, judge what its disk holds. Pure.
+
+A registration is refused by ``check_registration``, ``check_number``, ``register`` and
+``check_heard_revision``, a heartbeat stream by ``check_stream``; ``disk_changes.py`` refuses a disk
+that would cost last copies. Three functions say what is not trusted: ``register`` of a whole disk
+(R45, R58), ``shrunk_logs`` of a log (R59), ``lost_copies`` of a sealed copy.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The nodes as the coordinator sees them: sessions, what they last said, calls to them, pages.
+"""The nodes as the coordinator sees them: sessions, what they last said, calls to them, alerts.
 
-It imports decisions, the state and the ledger.
+It imports decisions and the state.
 """

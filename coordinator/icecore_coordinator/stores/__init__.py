@@ -1,4 +1,4 @@
 """The metadata store of the coordinator: the port, and SQLite behind it.
 
-It imports only ``icecore.errors``.
+It imports values of ``icecore`` only.
 """

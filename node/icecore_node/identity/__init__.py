@@ -1,2 +1,4 @@
-"""State that all parts of one running node share: what its next heartbeat says, its lease, its
-waiting readers."""
+"""The next heartbeat of a node, its lease, and its waiting readers: state that many parts share.
+
+Who the node is by its registration is ``Identity`` of ``icecore_node/context.py``.
+"""

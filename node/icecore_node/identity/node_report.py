@@ -1,4 +1,7 @@
-"""Contents of the next heartbeat, collected from the parts of the node.
+"""The part of the next heartbeat that tells of segments, collected from the parts of the node.
+
+``membership/heartbeats.py`` puts the whole heartbeat together; ``membership/disk_report.py`` adds
+what it says of disks.
 
 A heartbeat takes all of it; what is said again after a broken stream is what still holds then
 (``InitialReport``), not what was lost on the way.

@@ -1,5 +1,5 @@
-"""The node's conversation with the coordinator: registration, heartbeats and the lease, batched
-calls.
+"""The node's calls to the coordinator, those of many leaders in one message.
 
-It imports the replica's room and below; it carries words and decides nothing about segments.
+It imports the context and below; it carries words and decides nothing about segments. Registration
+and heartbeats are in ``membership/``.
 """

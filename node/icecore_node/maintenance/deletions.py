@@ -1,5 +1,7 @@
 """Carries out delete orders, off the data path, a few files at a time.
 
+While a node runs, nobody else has files of replicas removed (``storage/replica_removal.py``).
+
 An order comes from the coordinator and never expires, because a segment id is never used again. The
 replica loses its role at once. Its files are removed on a separate thread, so that neither appends
 nor the probe that heartbeats wait for (R49) ever wait for an unlink. That thread takes orders in

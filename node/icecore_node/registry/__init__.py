@@ -1,4 +1,4 @@
-"""All replicas of a node: look-up, the roles that records give, damage, shortage of space.
+"""All replicas of a node: look-up, the roles that records give, seals, shortage of space.
 
-It imports the roles and below.
+It imports the roles and below; one of these is ``replica/damage.py``.
 """

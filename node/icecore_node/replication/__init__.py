@@ -1,1 +1,5 @@
-"""How one segment is replicated: its leader, its followers, and the streams they receive."""
+"""How one segment is replicated: its leader, its followers, and the streams they receive.
+
+The cores in ``icecore_replication`` decide, and this room carries out. ``serving/replication/``
+sends.
+"""

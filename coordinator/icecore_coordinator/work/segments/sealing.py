@@ -1,7 +1,8 @@
 """Live seals: a leader asks for a prepared successor, later reports the agreed end.
 
 Nothing here decides where a segment ends: the leader and its in-sync replicas agreed before, and
-say so again when they are asked (``seal_checking``). One transaction seals and opens; if too few
+say so again when they are asked (``seal_checking.py``). Where a recovery was faster, the
+compare-and-set refuses the seal (R29, R30). One transaction seals and opens; if too few
 nodes can open the successor by then, the segment is sealed without a tail, because its leader will
 not append again.
 """

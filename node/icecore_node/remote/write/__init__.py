@@ -1,1 +1,1 @@
-"""How the leader of an order writes to the bucket: uploads, merges, table revisions, sweeps."""
+"""Writes to the bucket on orders of the coordinator: uploads, merges, table revisions, sweeps."""

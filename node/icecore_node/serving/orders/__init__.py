@@ -1,1 +1,4 @@
-"""Orders of the coordinator to this node: open, fence, lead, follow, copy back, upload."""
+"""Orders of the coordinator to this node: open, fence, write back, roll, upload, sweep.
+
+Roles and deletions come with the heartbeat stream: ``membership/updates.py``.
+"""

@@ -1,4 +1,4 @@
-"""The disk: files, folders, descriptors, the recycle pool, syncs. It knows no segment.
+"""The disk: files, folders, descriptors, syncs. It knows no segment.
 
 It imports ``icecore_node/ports.py`` only.
 """
