@@ -12,7 +12,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -37,6 +37,15 @@ TOP_FOLDERS = (
 )
 _PATH = re.compile(r"(?<![\w./<>{}*-])(?:[\w.*-]+/)*[\w*.-]*[\w*-]\.(?:py|proto|md)\b(?![/\w])")
 _FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")
+_BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FOLDER_IN_BLOCK = re.compile(r"(?<![\w./<-])((?:[a-z_][\w-]*/)+)(?=[\s,;:)]|$)", re.MULTILINE)
+_OTHER_FILE = re.compile(
+    rf"(?<![\w./<>{{}}*-])((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*\.[a-z]+)\b(?![/\w*])"
+)
+_MODULE = re.compile(
+    r"(?<![\w./-])((?:icecore(?:_node|_coordinator|_replication)?|tests|benchmarks)(?:\.[a-z_]\w*)+)"
+)
+_MEMBER = re.compile(r"`((?:[A-Za-z_]\w*\.)*_?[A-Z]\w*[a-z]\w*(?:\.\w+)*)(?:\([^`]*\))?`")
 _CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 _RULE = re.compile(r"\bR(\d{1,3})\b")
 _MAKE = re.compile(r"^[$ ]*make ([a-z][a-z-]*)\b", re.MULTILINE)
@@ -65,13 +74,14 @@ def files() -> tuple[str, ...]:
     return tuple(found)
 
 
-def files_named(name: str) -> list[str]:
+@cache
+def files_named(name: str) -> tuple[str, ...]:
     """Those that a path names by its end; ``*`` stands for any part of one name."""
     if name.startswith(tuple(f"{folder}/" for folder in TOP_FOLDERS)) or "/" not in name:
-        exact = [path for path in files() if path == name]
+        exact = tuple(path for path in files() if path == name)
         if exact:
             return exact
-    return [path for path in files() if PurePosixPath(path).match(name)]
+    return tuple(path for path in files() if PurePosixPath(path).match(name))
 
 
 def is_folder(name: str) -> bool:
@@ -84,32 +94,61 @@ def unclear_files(text: str, near: tuple[str, ...]) -> Iterator[tuple[int, str]]
     """Yield (line, path) of what names no file, or several.
 
     A path is full, or the end of exactly one; ``a*.py`` are all that fit. A bare name may also be
-    of a folder that the text is about (``near``), or of one that the same section names.
+    of a folder that the text is about (``near``), or of those that the same paragraph names. These
+    folders must agree on one file: else a reader takes the wrong one.
     """
-    for at, section in _sections(text):
-        named = (*_FOLDER.findall(section), *_folders_of_paths(section))
-        for match in _PATH.finditer(section):
+    for at, paragraph in _paragraphs(text):
+        named = {*_FOLDER.findall(paragraph), *_folders_of_paths(paragraph)}
+        for match in _PATH.finditer(paragraph):
             name = match[0].removeprefix("./")
             found = files_named(name)
             if len(found) == 1 or (found and "*" in name):
                 continue
             close = [[path for path in found if _is_below(path, folder)] for folder in named]
             beside = [path for path in found if f"{PurePosixPath(path).parent}/" in near]
-            if not beside and not any(len(each) == 1 for each in close):
-                yield at + section.count("\n", 0, match.start()), name
+            if not beside and len({each[0] for each in close if len(each) == 1}) != 1:
+                yield at + paragraph.count("\n", 0, match.start()), name
 
 
 def unclear_folders(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, folder) of folders that are not there."""
+    """Yield (line, folder) of folders that are not there, in backticks or in a block of code."""
     for match in _FOLDER.finditer(text):
         if not is_folder(match[1]):
             yield text.count("\n", 0, match.start()) + 1, match[1]
+    for block in _BLOCK.finditer(text):
+        for match in _FOLDER_IN_BLOCK.finditer(block[1]):
+            if not is_folder(match[1]):
+                yield text.count("\n", 0, block.start(1) + match.start()) + 1, match[1]
 
 
-def _sections(text: str) -> Iterator[tuple[int, str]]:
-    """(line, text) from one heading to the next of the same or a higher level."""
-    starts = [0, *(match.start() for match in re.finditer(r"^##? ", text, re.MULTILINE)), len(text)]
-    for start, end in pairwise(starts):
+def unknown_files(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, path) of full paths to no file, whatever its suffix is."""
+    for match in _OTHER_FILE.finditer(text):
+        is_stand_in = PurePosixPath(match[1]).stem.isupper()
+        if not (is_stand_in or match[1].endswith((".py", ".proto", ".md")) or match[1] in files()):
+            yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def unknown_modules(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of dotted names that no module has: ``package.module.name``."""
+    for match in _MODULE.finditer(text):
+        parts = match[1].split(".")
+        found = next((at for at in range(len(parts), 0, -1) if _module_text(parts[:at])), 0)
+        rest = parts[found:]
+        if rest and rest[0] not in _WORD.findall(_module_text(parts[:found])):
+            yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def _module_text(parts: list[str]) -> str:
+    path = "/".join(parts)
+    found = (*files_named(f"{path}.py"), *files_named(f"{path}/__init__.py"))
+    return (ROOT / found[0]).read_text() if found and parts else ""
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """(line, text) between empty lines."""
+    breaks = [match.end() for match in re.finditer(r"\n[ \t]*(?=\n)", text)]
+    for start, end in pairwise([0, *breaks, len(text)]):
         yield text.count("\n", 0, start) + 1, text[start:end]
 
 
@@ -269,6 +308,29 @@ def unknown_identifiers(text: str) -> Iterator[tuple[int, str]]:
     for match in _IDENTIFIER.finditer(text):
         if match[1] not in _words_of_code():
             yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def unknown_members(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of ``ClassNames`` and ``Class.members`` in backticks that no code has."""
+    for match in _MEMBER.finditer(text):
+        words = _WORD.findall(match[1])
+        makers = _makers().get(words[0], []) if len(words) > 1 else []
+        if not _words_of_code().issuperset(words) or (
+            makers and not any(words[1] in each for each in makers)
+        ):
+            yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+@lru_cache(maxsize=1)
+def _makers() -> dict[str, list[str]]:
+    """The texts that define each class and message."""
+    found: dict[str, list[str]] = {}
+    for path in files():
+        if path.endswith((".py", ".proto")) and not path.startswith("tests/"):
+            text = (ROOT / path).read_text()
+            for name in re.findall(r"^ *(?:class|message|enum) (\w+)", text, re.MULTILINE):
+                found.setdefault(name, []).append(text)
+    return found
 
 
 def unknown_metrics(text: str) -> Iterator[tuple[int, str]]:

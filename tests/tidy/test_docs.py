@@ -11,8 +11,11 @@ from tests.tidy.names import (
     unclear_files,
     unclear_folders,
     unknown_commands,
+    unknown_files,
     unknown_identifiers,
+    unknown_members,
     unknown_metrics,
+    unknown_modules,
     unknown_rules,
     unknown_settings,
     unknown_targets,
@@ -50,6 +53,9 @@ NOT_OURS = frozenset(
         ("docs/spark-jobs.md", "build/spark/icecore_jobs.py"),  # made by the job package
         ("docs/spark-jobs.md", "icecore_jobs.py"),
         ("docs/performance.md", "build/base/"),  # made by the gates
+        ("docs/performance.md", "benchmarks/gates/bands.json"),
+        ("docs/spark.md", "Trigger.AvailableNow"),  # of Spark
+        ("docs/spark-jobs.md", "icecore.spark.job"),  # the schema of a report
         ("docs/reference/glossary.md", "last_offset"),  # named because it is not used
         ("docs/reference/glossary.md", "max_offset"),
     }
@@ -59,11 +65,14 @@ NOT_OURS = frozenset(
 Finder = Callable[[str], Iterator[tuple[int, str]]]
 IN_DOCUMENTS: tuple[Finder, ...] = (
     unclear_folders,
+    unknown_files,
+    unknown_modules,
     unknown_targets,
     unknown_commands,
     unknown_settings,
     unknown_rules,
     unknown_identifiers,
+    unknown_members,
     unknown_metrics,
     unknown_tests,
 )
@@ -122,9 +131,16 @@ def test_prose_names_what_there_is() -> None:
         (near_nothing, "see node/icecore_node/leader.py"),
         (near_nothing, "``leader.py``: there are several"),
         (near_nothing, "| `simulation/faultz_*.py` |"),
+        (near_nothing, "`rows.py` of `icecore/spark/`\n\n`rows.py` again"),
+        (near_nothing, "`spark/runs/folder.py`, `spark/jobs/files.py`, `export.py`"),
         (in_the_readme, "[start](docs/stars.md)"),
         (in_the_readme, "[start](docs/start.md#first-step)"),
         (unclear_folders, "in `tests/simulations/`"),
+        (unclear_folders, "```\nnode/  io/ roles/   what it does\n```"),
+        (unknown_files, "`tests/rotations.txt`"),
+        (unknown_modules, "`python -m tests.simulation.mutant`"),
+        (unknown_modules, "icecore_node.serving.roles"),
+        (unknown_members, "`Node.leaves` and `LeaderCore.step(ProduceReceived)`"),
         (unknown_targets, "run `make checks`"),
         (unknown_targets, "```\nmake chaoss SECONDS=5\n```"),
         (unknown_commands, "`icecore topic describes flights`"),
@@ -150,6 +166,10 @@ def test_rule_bites(finder: Finder, text: str) -> None:
         (near_nothing, "# a\nin `icecore_node/replication/`, `leader.py` and `follower.py`"),
         (near_nothing, "test_<file>.py and https://example.org/x.md"),
         (in_the_readme, "[start](docs/start.md#first-records), [x](https://example.org/x.md)"),
+        (unclear_folders, "```\nmake test  # runs tests/unit/ and/or others, if/else\n```"),
+        (unknown_files, "`tests/rotation.txt`, tests/unit/replication/golden/*.bin"),
+        (unknown_modules, "`python -m tests.simulation.run`, icecore.errors.IcecoreError"),
+        (unknown_members, "`Timing.return_wait_ms`, `UNKNOWN`, `Node`"),
         (unknown_metrics, "`rate(icecore_group_seconds_bucket[5m])`, icecore_node/node.py"),
         (unknown_targets, "```\nicecore fetch t  # retries make no duplicates\n```"),
         (unknown_commands, "`icecore --json topic list --deleted --timeout 3`, `icecore.dev.X`"),
