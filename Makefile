@@ -22,7 +22,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
-	bench bench-matrix bench-peers bench-gates bench-install bench-report setup-bench setup-demo \
+	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
 	setup-minio setup-spark sim sim-mutants model chaos clean
 
 help: ## show this list
@@ -101,6 +101,9 @@ bench-peers: setup-bench ## beside Kafka and NATS, in the same run: ONLY and OUT
 bench-gates: setup-bench ## ratios and their bands: BASE=<commit>, RUNS=3, OUT=file.jsonl, GATES="rf3_limit …", BANDS=1 to write bands
 	$(PY) -m benchmarks.gates --runs $(or $(RUNS),3) $(if $(BASE),--base $(BASE)) \
 		$(if $(GATES),--only $(GATES)) $(if $(OUT),--json $(OUT)) $(if $(BANDS),--update-bands)
+
+soak: setup ## keep a cluster busy, fail when a process grows: MINUTES=60, RATE=800 records/s
+	$(PY) -m benchmarks.soak --minutes $(or $(MINUTES),60) --records-per-s $(or $(RATE),800)
 
 bench-install: setup ## size of a client's environment, its import, the first help
 	$(PY) -m benchmarks.install

@@ -1,0 +1,214 @@
+"""Keeps a cluster busy for long, and fails when memory, threads or descriptors of a process grow.
+
+    python -m benchmarks.soak [--minutes 60] [--records-per-s 800]
+
+Three nodes with tiering and retention, and the clients of ``benchmarks/soak_load.py``. After a
+quarter of the time everything that is kept for a while has been kept and let go of, so from then on
+each process must stay as it is. Each ten seconds a line of figures goes to stderr, and to a file as
+JSON. The table at the end has each process at a quarter of the time and at the end: resident
+memory, threads, descriptors, and what is on its disk. Each of the two is the median of some
+samples around that moment. Exits with 1 when a process has grown by more than ``GROWTH_MAX``, or
+when a client met an error. A run of less than half an hour may fail without a leak: the caches
+of nodes take some six minutes to fill, which is more than a quarter of it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.lifetime import exit_with
+from benchmarks.machine import describe
+from benchmarks.runner import progress
+from benchmarks.soak_load import KEEP_S_MAX, Counts, Load, create_topics
+from icecore.dev import LocalCluster
+
+EVERY_S = 10.0
+GROWTH_MAX = 0.10
+"""Share by which resident memory may be larger at the end than at a quarter of the time."""
+THREADS_MAX, DESCRIPTORS_MAX = 32, 32
+"""So many more may there be at the end: what runs or is open just then differs. The node that
+writes tables has up to 25 threads for a moment, one for each commit behind a checkpoint."""
+CLIENTS = "clients"
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Figures of one process at one moment."""
+
+    resident_mib: float
+    threads: int
+    descriptors: int
+    disk_mib: float
+
+
+def sample_of(pid: int, folder: Path | None) -> Sample:
+    """Return the figures of a process whose files are in a folder."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines if ":" in line)
+    return Sample(
+        resident_mib=int(status["VmRSS"].split()[0]) / 1024,
+        threads=int(status["Threads"]),
+        descriptors=len(os.listdir(f"/proc/{pid}/fd")),
+        disk_mib=_used_bytes(folder) / _MIB if folder is not None else 0.0,
+    )
+
+
+def _used_bytes(folder: Path) -> int:
+    """Return the bytes that all files in a folder take; files may go meanwhile."""
+    used = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                used += os.lstat(os.path.join(parent, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return used
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A process over the whole time, in two moments."""
+
+    quarter: Sample
+    end: Sample
+
+    def complaints(self) -> list[str]:
+        """Return what has grown."""
+        found, before, after = [], self.quarter, self.end
+        if after.resident_mib > before.resident_mib * (1 + GROWTH_MAX):
+            found.append(
+                f"resident memory {before.resident_mib:.0f} -> {after.resident_mib:.0f} MiB"
+            )
+        if after.threads > before.threads + THREADS_MAX:
+            found.append(f"threads {before.threads} -> {after.threads}")
+        if after.descriptors > before.descriptors + DESCRIPTORS_MAX:
+            found.append(f"descriptors {before.descriptors} -> {after.descriptors}")
+        return found
+
+
+def course_of(samples: Sequence[Sample]) -> Course:
+    """Return the medians around a quarter of the time, and of the last tenth."""
+    tenth = max(1, len(samples) // 10)
+    quarter = len(samples) // 4
+    around = samples[max(0, quarter - tenth // 2) : quarter + (tenth + 1) // 2]
+    return Course(_median(around or samples[:1]), _median(samples[-tenth:]))
+
+
+def _median(samples: Sequence[Sample]) -> Sample:
+    return Sample(
+        statistics.median(each.resident_mib for each in samples),
+        round(statistics.median(each.threads for each in samples)),
+        round(statistics.median(each.descriptors for each in samples)),
+        statistics.median(each.disk_mib for each in samples),
+    )
+
+
+def table_of(courses: Mapping[str, Course]) -> str:
+    """Return the table for people."""
+    head = (
+        f"{'process':12} {'resident MiB':>16} {'threads':>12} {'descriptors':>12} {'disk MiB':>12}"
+    )
+    lines = [head]
+    for name, course in courses.items():
+        a, b = course.quarter, course.end
+        cells = [
+            f"{a.resident_mib:.0f} -> {b.resident_mib:.0f}",
+            f"{a.threads} -> {b.threads}",
+            f"{a.descriptors} -> {b.descriptors}",
+            f"{a.disk_mib:.0f} -> {b.disk_mib:.0f}",
+        ]
+        widths = (16, 12, 12, 12)
+        row = " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"{name:12} {row}")
+    return "\n".join(lines)
+
+
+def verdict(courses: Mapping[str, Course], counts: Counts) -> list[str]:
+    """Return all that is wrong; the clients' process is shown, and not judged."""
+    found = [
+        f"{name}: {complaint}"
+        for name, course in courses.items()
+        if name != CLIENTS
+        for complaint in course.complaints()
+    ]
+    if counts.errors:
+        found.append(f"{counts.errors} errors of clients, the first: {counts.first_errors}")
+    if not (counts.read and counts.read_from_oldest and counts.looks):
+        found.append(f"a client did nothing: {counts}")
+    return found
+
+
+def watch(cluster: LocalCluster, load: Load, seconds: float, out: Path) -> dict[str, Course]:
+    """Sample all processes for so long, into a file as well."""
+    samples: dict[str, list[Sample]] = {}
+    began_s = time.monotonic()
+    with out.open("w") as lines:
+        while (past_s := time.monotonic() - began_s) < seconds:
+            pids = {**cluster.pids, CLIENTS: os.getpid()}
+            folders = {name: cluster.folder / name for name in cluster.pids}
+            now = {name: sample_of(pid, folders.get(name)) for name, pid in pids.items()}
+            for name, sample in now.items():
+                samples.setdefault(name, []).append(sample)
+            row = {"s": round(past_s), "counts": asdict(load.counts)}
+            row["processes"] = {name: asdict(sample) for name, sample in now.items()}
+            lines.write(json.dumps(row) + "\n")
+            lines.flush()
+            figures = [
+                f"{name} {each.resident_mib:.0f} MiB, {each.threads} threads,"
+                f" {each.descriptors} fds"
+                for name, each in now.items()
+            ]
+            progress(f"{past_s:.0f} s, {load.counts.sent} sent: " + "; ".join(figures))
+            time.sleep(max(0.0, min(EVERY_S, seconds - past_s)))
+    if ended := cluster.dead():
+        raise RuntimeError(", ".join(f"{each.name} {each.end}" for each in ended))
+    return {name: course_of(each) for name, each in samples.items()}
+
+
+def soak(folder: Path, seconds: float, records_per_s: int, out: Path) -> int:
+    """Do all of it; the status to exit with."""
+    tier = folder / "objects"
+    tier.mkdir(parents=True)
+    with LocalCluster(folder / "cluster", 3, tier_url=tier.as_uri()) as cluster:
+        create_topics(cluster.bootstrap, min(KEEP_S_MAX, seconds / 6))
+        load = Load(cluster.bootstrap, records_per_s)
+        load.start()
+        try:
+            courses = watch(cluster, load, seconds, out)
+        finally:
+            load.stop()
+    print(table_of(courses))
+    print(json.dumps({"counts": asdict(load.counts), "machine": describe(folder)}))
+    complaints = verdict(courses, load.counts)
+    for each in complaints:
+        print(f"GROWN OR WRONG: {each}")
+    return int(bool(complaints))
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--records-per-s", type=int, default=800)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--out", type=Path, default=Path("build/soak.jsonl"))
+    options = parser.parse_args()
+    if options.minutes <= 0 or options.records_per_s <= 0:
+        parser.error("--minutes and --records-per-s must be positive")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="icecore-soak-", dir=options.folder) as folder:
+        seconds = 60 * options.minutes
+        return soak(Path(folder), seconds, options.records_per_s, options.out)
+
+
+if __name__ == "__main__":
+    exit_with(main)
