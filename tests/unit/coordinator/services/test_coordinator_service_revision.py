@@ -118,6 +118,14 @@ async def test_a_node_of_another_cluster_ends_nobody() -> None:
     assert not ports.ended
 
 
+async def test_a_stream_of_another_cluster_is_refused() -> None:
+    ports = Ports()
+    request = pb.HeartbeatRequest(cluster_id=b"x" * 16, node_id=2, incarnation=9)
+    with pytest.raises(WrongClusterError):
+        await service(ports).heartbeat(cast(Any, Stream(request)), CALL)
+    assert not ports.connected
+
+
 @pytest.mark.parametrize(("heard", "ends"), [(0, False), (REVISION, False), (REVISION + 1, True)])
 async def test_it_ends_at_the_first_heartbeat(heard: int, ends: bool) -> None:
     ports = Ports()
