@@ -23,7 +23,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
-	setup-minio setup-spark sim sim-mutants model chaos clean
+	setup-minio setup-spark sim sim-mutants model chaos fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -141,6 +141,10 @@ sim-mutants: setup ## see that the simulator notices seeded mistakes in the real
 chaos: setup ## break real processes under load, then attack them: SECONDS=n of each, as root
 	$(PY) -m tests.chaos.run --seconds $(or $(SECONDS),20)
 	$(PY) -m benchmarks.abuse --seconds $(or $(SECONDS),20)
+
+fuzz: setup ## send altered messages to servers under load: MINUTES=15, SEED=k, ONLY=NodeService/Open
+	$(PY) -m tests.cluster.fuzz --minutes $(or $(MINUTES),15) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ONLY),--only $(ONLY))
 
 model: setup ## check the protocol: every state of the named worlds, every seeded mistake
 	$(PY) -m tests.model.run
