@@ -102,7 +102,7 @@ def _problems() -> Iterator[tuple[str, int, str, str]]:
         folder = PurePosixPath(module.path).parent.as_posix() + "/"
         for line, name in unclear_files(text, (folder,)):
             yield module.path, start + line - 1, name, "unclear_files"
-        for finder in (unknown_targets, unknown_commands):
+        for finder in (unknown_targets, unknown_commands, unknown_members):
             for line, name in finder(text):
                 yield module.path, start + line - 1, name, finder.__name__
     for each in all_modules():

@@ -26,7 +26,7 @@ class TierImport:
 
     Args:
         ports: The cluster.
-        show: Shows an imported topic and opens its partitions, as ``Topics.show_imported`` does.
+        show: Shows an imported topic and opens its partitions, as ``TopicActs.show_imported`` does.
     """
 
     def __init__(self, ports: WorkerPorts, show: Show) -> None:
