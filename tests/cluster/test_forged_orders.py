@@ -19,6 +19,7 @@ from icecore.model import SegmentState
 from icecore.rpc.grpc_net import GrpcNet
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_replication.producers import ProducerTable
 from tests.cluster.test_forged_calls import Scene, make_scene
 from tests.cluster.traffic import create, merged, numbered, produce, read_all
 from tests.stranger import Known
@@ -244,3 +245,25 @@ async def test_lists_of_very_many_empty_items(scene: Scene) -> None:
                 with pytest.raises(InvalidRequestError, match="in a request"):
                     await net.call(address, path, item * 1_000_000, timeout_s=20.0)
     await scene.is_alive()
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+async def test_opens_of_segments_to_come(scene: Scene, confirm: bool) -> None:
+    """Each of the next ids is here already, of another topic: none of them may be in the way."""
+    known = await scene.look()
+    first = known.segment.segment_id + 1
+    request = pb.OpenRequest(**head(known))
+    for number in range(100):
+        item = request.segments.add(confirm=confirm)
+        item.segment.CopyFrom(known.segment)
+        item.segment.segment_id, item.segment.topic_id = first + number, b"t" * 16
+        item.segment.state = SegmentState.PREPARED  # type: ignore[assignment]
+        item.producer_snapshot = ProducerTable().snapshot()
+    await to_all(scene, known, "Open", request)
+    await scene.is_alive()
+    await scene.roll()
+    await scene.is_alive()
+    topic = f"{scene.topic}-new"
+    await create(scene.cluster.bootstrap, topic, partitions=1)
+    log = await produce(scene.cluster.bootstrap, topic, numbered(0, 10))
+    assert await read_all(scene.cluster.bootstrap, topic) == log

@@ -167,6 +167,20 @@ async def forged_loss(world: World, stranger: Stranger) -> None:
         await asyncio.sleep(PAUSE_S)
 
 
+async def used_ids(world: World, stranger: Stranger) -> None:
+    """In the coordinator's name, to everybody: open the next segments, of another topic."""
+    known = await stranger.look(TOPIC)
+    request = pb.OpenRequest(cluster_id=known.cluster_id, coordinator_epoch=known.coordinator_epoch)
+    for number in range(1_000):
+        item = request.segments.add()
+        item.segment.CopyFrom(known.segment)
+        item.segment.segment_id += 1 + number
+        item.segment.topic_id = FORGED[:16]
+        item.segment.state = SegmentState.PREPARED  # type: ignore[assignment]
+    for node in known.nodes.values():
+        await stranger.say(node.address, "NodeService/Open", request)
+
+
 async def next_coordinator(world: World, stranger: Stranger) -> None:
     """In the name of the coordinator that might come next: fence the tail."""
     for _ in range(TIMES):
@@ -225,6 +239,7 @@ WORLDS: dict[str, Lie] = {
     "forged_fence": forged_fence,
     "forged_coordinator_epoch": forged_coordinator_epoch,
     "forged_loss": forged_loss,
+    "used_ids": used_ids,
     "next_coordinator": next_coordinator,
     "forged_heartbeats": forged_heartbeats,
     "foreign_disk": foreign_disk,

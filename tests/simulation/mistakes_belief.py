@@ -6,13 +6,15 @@ from typing import Any
 
 from icecore.errors import InvalidRequestError
 from icecore.model import CoordinatorEpoch
+from icecore_coordinator.state.records import Change
 from icecore_coordinator.work import admission
 from icecore_coordinator.work.recovery.case_calls import CaseCalls
-from icecore_coordinator.work.segments import seal_checking
+from icecore_coordinator.work.segments import seal_checking, segment_opening
 from icecore_coordinator.work.segments.seal_checking import SealChecker
 from icecore_node.context import Identity
 from icecore_node.maintenance import copying
 from icecore_node.maintenance.digests import DigestReporter
+from icecore_node.registry import assignments
 from icecore_node.replica import order_checks
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.replica import Replica
@@ -102,6 +104,16 @@ def orders_teach_coordinator_epochs() -> Mistake:
         identity.hear(coordinator_epoch)
 
     return patch(order_checks, "check_coordinator_epoch", hear)
+
+
+def used_ids_are_tried_one_by_one() -> Mistake:
+    """R65: ids that nodes have used for something else are given out nevertheless."""
+    return patch(segment_opening, "pass_over_ids", lambda *_: Change())
+
+
+def opened_first_stays() -> Mistake:
+    """R111: what an order has opened under an id stays, whatever the record says."""
+    return patch(assignments, "is_in_the_way", lambda *_: False)
 
 
 def orders_are_the_record() -> Mistake:

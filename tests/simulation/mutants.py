@@ -159,6 +159,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(belief.any_coordinator_epoch_is_believed, "forged_coordinator_epoch"),
     Mutant(belief.orders_teach_coordinator_epochs, "next_coordinator"),
     Mutant(belief.orders_are_the_record, "forged_loss"),
+    Mutant(belief.used_ids_are_tried_one_by_one, "used_ids", 3),
+    Mutant(belief.opened_first_stays, "used_ids", 3),
     Mutant(belief.any_disk_is_let_in, "foreign_disk"),
     Mutant(forgotten.nobody_asks_what_a_node_holds, "nodes_are_forgotten"),
     Mutant(forgotten.incarnations_begin_anew, "nodes_are_forgotten"),

@@ -8,6 +8,7 @@ the version it started from.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import Final
 
 from icecore.errors import (
     ConflictError,
@@ -20,6 +21,7 @@ from icecore.errors import (
 )
 from icecore.model import (
     EPOCH_STEP,
+    SEGMENT_ID_MAX,
     Epoch,
     Incarnation,
     NodeId,
@@ -50,6 +52,11 @@ from icecore_coordinator.state.records import (
 )
 from icecore_replication.isr import IsrProposal, accept_isr_change
 from icecore_replication.producers import snapshot_digest
+
+IDS_PASSED_OVER: Final = 1 << 20
+"""Segment ids that are not given out where a node has something else under one of them."""
+IDS_PASSED_OVER_UNTIL: Final = SEGMENT_ID_MAX // 2
+"""The rest is for segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,23 @@ def prepare(state: ClusterState, places: Sequence[tuple[PartitionKey, Placement]
     if not records:
         return Change()
     return Change((updated(counter, next_value=counter.next_value + len(records)), *records))
+
+
+def pass_over_ids(state: ClusterState, taken: SegmentId, spread: int) -> Change:
+    """A node has something else under an id that was just given out (R65): the next ids begin far
+    above it, where nobody has guessed them.
+
+    Args:
+        state: The cluster.
+        taken: The highest such id.
+        spread: Any number that nobody knows beforehand.
+    """
+    counter = next_of(state, "segment_id")
+    next_value = taken + IDS_PASSED_OVER + spread % IDS_PASSED_OVER
+    is_done = counter.next_value > taken + IDS_PASSED_OVER // 2
+    if is_done or next_value > IDS_PASSED_OVER_UNTIL:
+        return Change()
+    return Change((updated(counter, next_value=next_value),))
 
 
 def open_tail(state: ClusterState, live: Liveness, opening: Opening) -> Change:

@@ -17,7 +17,7 @@ from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.space import FollowerSpace
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Followed, Led, Life
-from icecore_node.replica.order_checks import objection
+from icecore_node.replica.order_checks import is_in_the_way, objection
 from icecore_node.replica.orders import Orders
 from icecore_node.replica.replica import Replica
 from icecore_node.replication.follower import Follower, FollowerParts
@@ -80,6 +80,9 @@ class Assignments:
             return
         known = replica.segment
         if known is not None and record.version < known.version:
+            return
+        if is_in_the_way(replica, record):
+            self._damage.condemn(replica, "another segment was opened here under this id")
             return
         if why := objection(replica, record):
             self._damage.report_divergence(replica, f"its record is not obeyed: {why}")

@@ -276,6 +276,15 @@ def objection(replica: Replica, segment: Segment) -> str:
     return ""
 
 
+def is_in_the_way(replica: Replica, record: Segment) -> bool:
+    """Return whether an order has opened another segment here, under the id that a record of our
+    own stream gives to this one. It has no batch, so nothing is lost with it (R111)."""
+    have = replica.identity
+    ours = (have.topic_id, have.partition, have.generation)
+    is_another = ours != (record.topic_id, record.partition, record.generation)
+    return is_another and replica.log.tail.end_offset <= max(replica.base_offset, 0)
+
+
 def is_recorded(replica: Replica, end_offset: int, digest: bytes) -> bool:
     """Return whether the record that came down our own heartbeat stream says that this is the
     seal."""

@@ -13,12 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from icecore.errors import IcecoreError, StorageError
+from icecore.errors import IcecoreError, InvalidRequestError, StorageError
 from icecore.model import NO_NODE, Incarnation, NodeId, Segment, SegmentId
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.placement import Placer
-from icecore_coordinator.decisions.segment_changes import Opening, drop_prepared, prepare
+from icecore_coordinator.decisions.segment_changes import (
+    Opening,
+    drop_prepared,
+    pass_over_ids,
+    prepare,
+)
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
@@ -154,6 +159,7 @@ class SegmentOpening:
             is_enough=is_enough,
         )
         collect(answers)
+        await self._pass_over_taken(grouped, answers)
         for node_id, answer in answers.items():
             each = [answer] if isinstance(answer, IcecoreError) else answer
             refused = [error for error in each if isinstance(error, IcecoreError)]
@@ -171,6 +177,25 @@ class SegmentOpening:
             for segment_id, nodes in confirmed.items()
             if len(nodes) >= needed[segment_id]
         }
+
+    async def _pass_over_taken(
+        self,
+        asked: Mapping[NodeId, Sequence[OpenItem]],
+        answers: Mapping[NodeId, Sequence[Incarnation | IcecoreError] | IcecoreError],
+    ) -> None:
+        """Give out higher ids where nodes have something else under those that were asked for."""
+        taken = [
+            item.segment.segment_id
+            for node_id, results in answers.items()
+            if not isinstance(results, IcecoreError)
+            for item, result in zip(asked[node_id], results, strict=True)
+            if isinstance(result, InvalidRequestError)
+        ]
+        if not taken:
+            return
+        spread = self._clock.now_ms()
+        event(_log, logging.ERROR, "segment_ids_taken", segment_id=max(taken), count=len(taken))
+        await self._ledger.decide(lambda state: pass_over_ids(state, max(taken), spread))
 
     def _starting(self, item: OpenItem) -> OpenItem:
         """The same, with producers of whom as many batches are remembered as all nodes can (R72):

@@ -14,7 +14,7 @@ from icecore.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
 )
-from icecore.model import NodeState, Segment, SegmentState
+from icecore.model import SEGMENT_ID_MAX, NodeState, Segment, SegmentState
 from icecore.rpc.addresses import peer_address
 from icecore.topic_settings import FlushMode, SegmentSettings
 from icecore_coordinator.decisions.lossy_changes import (
@@ -25,15 +25,18 @@ from icecore_coordinator.decisions.lossy_changes import (
 )
 from icecore_coordinator.decisions.node_changes import HeldReplica, lost_copies
 from icecore_coordinator.decisions.segment_changes import (
+    IDS_PASSED_OVER,
     Opening,
     add_sealed_replica,
     alter_isr,
     check_leader,
     open_tail,
+    pass_over_ids,
     remove_sealed_replica,
     seal,
     start_recovery,
 )
+from icecore_coordinator.state.cluster_state import next_of
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import (
     RECORD_TYPES,
@@ -378,6 +381,17 @@ def test_only_a_segment_without_copies_can_be_declared_lost(sealed: Cluster) -> 
     assert not is_under_replicated(sealed.segments[1])
     assert not sealed.thin
     assert declare_lost(sealed.segments[1], sealed.live, lambda _: False) == Change()
+
+
+def test_ids_that_somebody_has_used_beforehand_are_passed_over_once(state: Cluster) -> None:
+    at = next_of(state, "segment_id").next_value
+    commit(state, pass_over_ids(state, at, 77))
+    moved = next_of(state, "segment_id").next_value
+    assert moved == at + IDS_PASSED_OVER + 77
+    for late in (at, at + 5):
+        assert pass_over_ids(state, late, 3 * IDS_PASSED_OVER) == Change(), "others said it first"
+    assert pass_over_ids(state, moved, 1 << 60) != Change()
+    assert pass_over_ids(state, SEGMENT_ID_MAX // 2, 0) == Change(), "some are left for segments"
 
 
 def test_unclean_end_needs_a_permission_and_is_recorded(state: Cluster) -> None:

@@ -30,6 +30,7 @@ from icecore_node.replica.order_checks import (
     check_same,
     check_write_back,
     contradiction,
+    is_in_the_way,
     is_recorded,
     objection,
 )
@@ -117,6 +118,22 @@ def test_only_the_record_of_our_own_stream_lets_a_replica_give_way() -> None:
     assert not is_recorded(replica(segment=SEALED), 149, b"d")
     assert not is_recorded(replica(), 150, b"d")
     assert not is_recorded(replica(segment=None), 150, b"d")
+
+
+def test_an_empty_replica_of_another_segment_is_in_the_way() -> None:
+    record = segment()
+    ours = {"topic_id": record.topic_id, "partition": record.partition, "generation": 0}
+    empty = SimpleNamespace(tail=NO_TAIL)
+
+    def held(**changes: Any) -> Replica:
+        known = SimpleNamespace(**{**ours, **changes})
+        return replica(identity=known, base_offset=-1, log=empty)
+
+    assert not is_in_the_way(held(), record)
+    for other in ({"topic_id": b"x" * 16}, {"partition": 77}, {"generation": 1}):
+        assert is_in_the_way(held(**other), record)
+        full = replica(identity=SimpleNamespace(**{**ours, **other}), base_offset=100)
+        assert not is_in_the_way(full, record), "bytes stay until a person has looked"
 
 
 def test_a_promise_that_keeps_us_out_of_an_active_segment() -> None:
