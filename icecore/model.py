@@ -57,6 +57,10 @@ PROTOCOL_VERSION = 5
 they keep (R72). 4: they have marks (R97). 5: leaders refuse names that they do not know (R112)."""
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
+INVENTORY_WANTED: Final = "inventory_wanted"
+"""Key in the metadata of an error: a coordinator whose metadata are suspended wants to be told all
+that a node holds. The value names its process."""
+
 
 def check_topic_name(name: str) -> None:
     """Raises InvalidTopicNameError."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icecore.codec import batch, chain
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, NotReplicaError
 from icecore.rpc import framing
 from icecore.rpc.ports import Net
 from icecore.v1 import admin_pb2, replication_pb2
@@ -196,7 +196,7 @@ class Stranger:
 
     async def first_batch(self, known: Known, address: str) -> tuple[int, bytes]:
         """Return the end of the tail's first batch, and the true seal digest there. Anyone who may
-        read these bytes can hash them."""
+        read these bytes can hash them. Raises IcecoreError when there is none."""
         segment = known.segment
         request = replication_pb2.ReadSegmentRequest(
             cluster_id=known.cluster_id,
@@ -215,6 +215,9 @@ class Stranger:
             segment.base_offset,
             segment.epoch,
         )
-        position, header = next(iter(batch.iter_batches(data)))
+        found = next(iter(batch.iter_batches(data)), None)
+        if found is None:
+            raise NotReplicaError(f"segment {segment.segment_id} has no batch yet")
+        position, header = found
         stamped = bytes(data[position : position + batch.HEADER_LENGTH])
         return header.end_offset, chain.digest_step(chain.digest_seed(seed), stamped)

@@ -5,8 +5,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from icecore.extras import as_one_line
 
@@ -16,7 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 with as_one_line("icecore-coordinator", "server"):
     import uvloop
 
-    from icecore.errors import IcecoreError
+    from icecore.errors import IcecoreError, NotCoordinatorError
     from icecore.process.log import event, set_up
     from icecore.process.memory import MemoryReturn
     from icecore.process.settings import check_listen, load_from_arguments
@@ -33,6 +34,7 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore_coordinator.coordinator import Coordinator
     from icecore_coordinator.metrics import CoordinatorPages
     from icecore_coordinator.stores.sqlite_store import SqliteStore
+    from icecore_coordinator.suspended import SuspendedCoordinator
 
 _log = logging.getLogger(__name__)
 
@@ -57,16 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _serve(settings: CoordinatorSettings) -> int:
     net = Transports(insecure_bind=settings.insecure_bind)
-    store = SqliteStore(Path(settings.data) / "metadata.sqlite3")
-    coordinator = Coordinator(
-        net,
-        store,
-        SystemClock(),
-        SystemRng(),
-        settings.waits,
-        settings.topic_defaults,
-        settings.reclaim_slack_bytes,
-    )
+    coordinator = _coordinator(net, settings)
     status: StatusServer | None = None
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -77,19 +70,22 @@ async def _serve(settings: CoordinatorSettings) -> int:
     try:
         await coordinator.start(settings.listen, settings.native_listen)
         if settings.metrics_listen:
-            status = StatusServer(
-                CoordinatorPages(coordinator.describe, coordinator.ledger.lost.is_set).pages(),
-                settings.metrics_listen,
-                insecure_bind=settings.insecure_bind,
+            pages = CoordinatorPages(
+                lambda: coordinator.describe(), lambda: coordinator.ledger.lost.is_set()
             )
-        print(f"icecore-coordinator ready address={coordinator.address}", flush=True)
-        lost = asyncio.ensure_future(coordinator.run())
-        stopped = asyncio.ensure_future(stopping.wait())
-        await asyncio.wait((lost, stopped), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if lost.done():
-            lost.result()
-        lost.cancel()
+            status = StatusServer(
+                pages.pages(), settings.metrics_listen, insecure_bind=settings.insecure_bind
+            )
+        address = coordinator.address
+        print(f"icecore-coordinator ready address={address}", flush=True)
+        while await _ends(coordinator.run(), stopping):
+            if not (why := coordinator.ledger.suspended):
+                raise NotCoordinatorError(coordinator.ledger.why_lost)
+            await coordinator.stop()
+            if not await _is_adopted(net, settings, address, why, stopping):
+                break
+            coordinator = _coordinator(net, settings)
+            await coordinator.start(address, settings.native_listen)
         event(_log, logging.INFO, "stopping")
         return 0
     finally:
@@ -99,6 +95,51 @@ async def _serve(settings: CoordinatorSettings) -> int:
         await memory.stop()
         await coordinator.stop()
         await net.close()
+
+
+def _coordinator(net: Transports, settings: CoordinatorSettings) -> Coordinator:
+    return Coordinator(
+        net,
+        _store(settings),
+        SystemClock(),
+        SystemRng(),
+        settings.waits,
+        settings.topic_defaults,
+        settings.reclaim_slack_bytes,
+        is_new_cluster=settings.new_cluster,
+    )
+
+
+def _store(settings: CoordinatorSettings) -> SqliteStore:
+    return SqliteStore(Path(settings.data) / "metadata.sqlite3")
+
+
+async def _ends(work: Coroutine[Any, Any, object], stopping: asyncio.Event) -> bool:
+    """Wait for the end of ``work``; return False when this process is to stop before it."""
+    ended, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+    is_ended = ended.done()
+    for task in (ended, stopped):
+        task.cancel()
+    await asyncio.gather(ended, stopped, return_exceptions=True)
+    return is_ended
+
+
+async def _is_adopted(
+    net: Transports,
+    settings: CoordinatorSettings,
+    address: str,
+    why: str,
+    stopping: asyncio.Event,
+) -> bool:
+    """Wait for a person who says how suspended metadata go on; return False when this process is to
+    stop before that."""
+    suspended = SuspendedCoordinator(net, _store(settings), SystemRng(), why)
+    try:
+        await suspended.start(address, settings.native_listen)
+        return await _ends(suspended.adopted.wait(), stopping)
+    finally:
+        await suspended.stop()
 
 
 if __name__ == "__main__":

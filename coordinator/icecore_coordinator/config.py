@@ -64,6 +64,10 @@ class _Process(Settings):
         "", description="HOST:PORT for Prometheus and probes; empty = neither."
     )
     insecure_bind: bool = Field(False, description="Allow other machines to connect without TLS.")
+    new_cluster: bool = Field(
+        False,
+        description="Begin a new cluster in an empty folder though nodes of another one call.",
+    )
     descriptors_min: int = Field(
         DESCRIPTORS_MIN, ge=64, description="Least limit of open files (hard) to start with."
     )

@@ -110,6 +110,8 @@ class Coordinator:
         rng: Of identifiers.
         timing: How long to wait for what.
         topic_defaults: Settings of topics whose creation does not say them.
+        reclaim_slack_bytes: Deleting less than this may show nothing on a full disk.
+        is_new_cluster: Whether a person said that an empty store is to be a new cluster.
     """
 
     def __init__(
@@ -121,6 +123,8 @@ class Coordinator:
         timing: Timing | None = None,
         topic_defaults: TopicDefaults | None = None,
         reclaim_slack_bytes: int = RECLAIM_SLACK_BYTES,
+        *,
+        is_new_cluster: bool = False,
     ) -> None:
         timing = timing or Timing()
         self.ledger = Ledger(store, rng)
@@ -171,6 +175,7 @@ class Coordinator:
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=self._naming,
             tiered=TieredCopies(self.ledger.state),
+            is_new_cluster=is_new_cluster,
         )
         self._removal = NodeRemoval(ports)
         self._describer = self._make_describer()

@@ -43,6 +43,9 @@ class Ledger:
         self.lost: asyncio.Event = asyncio.Event()
         """Set when this process is no coordinator any more and must end."""
         self.why_lost = "another coordinator took over, or the metadata store failed"
+        self.suspended = ""
+        """Why these metadata may not go on by themselves, and what a person can do; empty = they
+        may."""
         self._store = store
         self._rng = rng
         self._lock = asyncio.Lock()
@@ -217,6 +220,11 @@ class Ledger:
             listener(change)
         self.note_news()
         await asyncio.sleep(0)  # a long list must not keep heartbeats waiting
+
+    def suspend(self, error: IcecoreError) -> None:
+        """Stop because these metadata are not the newest: a person says how they go on."""
+        self.suspended = error.message
+        self.end(error)
 
     def end(self, error: IcecoreError) -> None:
         """Stop for a reason that the process ends with."""

@@ -13,6 +13,7 @@ from icecore.client.cluster.offsets import Position
 from icecore.client.retries import OnRetry
 from icecore.client.types import (
     MERGED_BYTES,
+    AdoptedMetadata,
     ClusterDescription,
     ClusterTiering,
     DeletedRecords,
@@ -219,6 +220,28 @@ class Admin:
                 error says what, and what to do.
         """
         return background.run(self._admin.forget_node(node_id, disk_gone=disk_gone))
+
+    def adopt_metadata(
+        self, *, dry_run: bool = False, without_nodes: Sequence[int] = (), skip_gaps: bool = False
+    ) -> AdoptedMetadata:
+        """Let suspended metadata go on: those of an older copy of the store, or of an empty one.
+
+        Nothing is changed while a node is missing, or offsets are, unless an argument allows it.
+
+        Args:
+            dry_run: Only say what would come back.
+            without_nodes: Nodes that are gone for good. What they alone have is lost.
+            skip_gaps: Offsets that no node has count as lost.
+
+        Raises:
+            InvalidRequestError: The metadata are not suspended.
+            ConflictError: Nodes contradict each other; the message says what to do.
+        """
+        return background.run(
+            self._admin.adopt_metadata(
+                dry_run=dry_run, without_nodes=without_nodes, skip_gaps=skip_gaps
+            )
+        )
 
     def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.

@@ -7,7 +7,12 @@ import typer
 from icecore.cli.output import Output, plain, size
 from icecore.cli.records.times import iso_time
 from icecore.cli.session import confirm_final, session_of
-from icecore.client.types import ClusterDescription, NodeDescription, TopicDescription
+from icecore.client.types import (
+    AdoptedMetadata,
+    ClusterDescription,
+    NodeDescription,
+    TopicDescription,
+)
 
 if TYPE_CHECKING:
     from icecore.client.admin.admin import Admin
@@ -75,6 +80,73 @@ def forget_node(
         f"node {node_id} is forgotten; {given_up} of its copies were given up. Who comes with its "
         "id is a new node"
     )
+
+
+@app.command()
+def adopt(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option(help="Only show what would come back.")] = False,
+    without_node: Annotated[
+        list[int] | None,
+        typer.Option(help="This node is gone for good; what it alone has is lost (repeatable)."),
+    ] = None,
+    skip_gaps: Annotated[
+        bool, typer.Option(help="Offsets that no node has count as lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Go on with the coordinator's store, though it is an older copy, or empty.
+
+    For when the newest store is lost. Nodes tell what they hold, and every number goes above that.
+    Start all nodes first. Nothing is deleted. Ends with status 1 when nothing was changed.
+    """
+    session, gone = session_of(context), without_node or []
+
+    async def ask(admin: "Admin", *, is_dry: bool) -> AdoptedMetadata:
+        return await admin.adopt_metadata(dry_run=is_dry, without_nodes=gone, skip_gaps=skip_gaps)
+
+    found = session.admin(lambda admin: ask(admin, is_dry=True))
+    _show_adopted(session.output, found)
+    why_not = _why_not_adopted(found, skip_gaps=skip_gaps)
+    if not (dry_run or why_not or found.is_done):
+        confirm_final("Go on with this store, and never with a newer one?", yes=yes)
+        found = session.admin(lambda admin: ask(admin, is_dry=False))
+    if session.output.is_json:
+        session.output.json({**plain(found), "why_not": why_not})
+    if found.is_done:
+        session.output.note("the cluster goes on; look at it: icecore cluster health --wait 60")
+        return
+    session.output.note(f"nothing was changed. {why_not or 'Nothing is in the way'}")
+    if why_not:
+        raise typer.Exit(1)
+
+
+def _why_not_adopted(found: AdoptedMetadata, *, skip_gaps: bool) -> str:
+    """Return what is in the way of an adoption; empty when nothing is."""
+    if found.missing_nodes:
+        names = ", ".join(map(str, found.missing_nodes))
+        options = " ".join(f"--without-node {each}" for each in found.missing_nodes)
+        return (
+            f"Nodes that have not told what they hold: {names}. Start them, wait some seconds, and "
+            f"repeat the command. If they are gone for good: {options}"
+        )
+    if not skip_gaps and any(each.is_gap for each in found.findings):
+        return (
+            "Offsets are on no node. Start every node that may have them. Those of a tiered topic "
+            "may be in its bucket: icecore tier restore brings them into a new cluster. To go on, "
+            "and count them as lost: --skip-gaps"
+        )
+    return ""
+
+
+def _show_adopted(output: Output, found: AdoptedMetadata) -> None:
+    """Say what comes back, and print a table of what a person must know."""
+    told = ", ".join(map(str, found.told_nodes)) or "none"
+    output.note(f"cluster {found.cluster_id.hex()}; nodes that told what they hold: {told}")
+    output.note(f"{found.segments_found} segments and {found.topics_found} topics come back")
+    if found.findings and not output.is_json:
+        rows = [plain(each) for each in found.findings]
+        output.table(rows, ("topic", "partition", "segment_id", "why"), "a person must know these")
 
 
 def document(cluster: ClusterDescription) -> dict[str, Any]:

@@ -31,6 +31,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore cluster forget-node --node-id 2",
         "icecore cluster forget-node --node-id 2 --disk-gone --yes",
     ),
+    "cluster adopt": ("icecore cluster adopt --dry-run", "icecore cluster adopt"),
     "segment list": ("icecore segment list flights --partition 0",),
     "segment verify": ("icecore segment verify .icecore/node-1",),
     "segment declare-lost": ("icecore segment declare-lost flights 0 7",),

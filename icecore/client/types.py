@@ -196,6 +196,36 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptFinding:
+    """A thing that a person must know of when metadata are adopted."""
+
+    why: str
+    topic: str
+    partition: int
+    segment_id: int
+    """0 = it is about no single one."""
+    is_gap: bool
+    """Offsets that no node has."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedMetadata:
+    """How suspended metadata go on, or would."""
+
+    cluster_id: bytes
+    is_done: bool
+    """False = nothing was changed."""
+    told_nodes: tuple[int, ...]
+    """Nodes that have said all that they hold."""
+    missing_nodes: tuple[int, ...]
+    """Nodes that are known and have not."""
+    segments_found: int
+    """Segments that the metadata did not know, or not as sealed."""
+    topics_found: int
+    findings: tuple[AdoptFinding, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster in numbers; the fields are those of ``DescribeClusterResponse``."""
 

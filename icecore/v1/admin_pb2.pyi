@@ -2339,3 +2339,114 @@ class DeleteProducerNameResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteProducerNameResponse: _TypeAlias = DeleteProducerNameResponse  # noqa: Y015
+
+@_typing.final
+class AdoptMetadataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    WITHOUT_NODES_FIELD_NUMBER: _builtins.int
+    SKIP_GAPS_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    skip_gaps: _builtins.bool
+    """offsets that no node has count as lost"""
+    @_builtins.property
+    def without_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """these are gone for good: go on without their word"""
+
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+        without_nodes: _abc.Iterable[_builtins.int] | None = ...,
+        skip_gaps: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "skip_gaps", b"skip_gaps", "without_nodes", b"without_nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptMetadataRequest: _TypeAlias = AdoptMetadataRequest  # noqa: Y015
+
+@_typing.final
+class AdoptMetadataResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    TOLD_NODES_FIELD_NUMBER: _builtins.int
+    MISSING_NODES_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FOUND_FIELD_NUMBER: _builtins.int
+    TOPICS_FOUND_FIELD_NUMBER: _builtins.int
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.bytes
+    segments_found: _builtins.int
+    """that the metadata did not know, or knew as not sealed"""
+    topics_found: _builtins.int
+    """that they did not know"""
+    done: _builtins.bool
+    """false = nothing was changed"""
+    @_builtins.property
+    def told_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """they said all that they hold"""
+
+    @_builtins.property
+    def missing_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """known, and silent"""
+
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdoptFinding]: ...
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.bytes = ...,
+        told_nodes: _abc.Iterable[_builtins.int] | None = ...,
+        missing_nodes: _abc.Iterable[_builtins.int] | None = ...,
+        segments_found: _builtins.int = ...,
+        topics_found: _builtins.int = ...,
+        findings: _abc.Iterable[Global___AdoptFinding] | None = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "done", b"done", "findings", b"findings", "missing_nodes", b"missing_nodes", "segments_found", b"segments_found", "told_nodes", b"told_nodes", "topics_found", b"topics_found"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptMetadataResponse: _TypeAlias = AdoptMetadataResponse  # noqa: Y015
+
+@_typing.final
+class AdoptFinding(_message.Message):
+    """What a person must know of, or decide."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    SEGMENT_ID_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    segment_id: _builtins.int
+    """0 = it is about no single one"""
+    why: _builtins.str
+    gap: _builtins.bool
+    """offsets that no node has: nothing is changed without skip_gaps"""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        segment_id: _builtins.int = ...,
+        why: _builtins.str = ...,
+        gap: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gap", b"gap", "partition", b"partition", "segment_id", b"segment_id", "topic", b"topic", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptFinding: _TypeAlias = AdoptFinding  # noqa: Y015

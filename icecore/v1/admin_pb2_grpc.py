@@ -122,6 +122,10 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/DeleteProducerName',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameResponse.FromString)
+        self.AdoptMetadata = channel.unary_unary(
+                '/icecore.v1.AdminService/AdoptMetadata',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataResponse.FromString)
 
 
 class AdminServiceServicer:
@@ -313,6 +317,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AdoptMetadata(self, request, context):
+        """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
+        segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -450,6 +462,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteProducerName,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.DeleteProducerNameResponse.SerializeToString,
+            ),
+            'AdoptMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptMetadata,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1154,6 +1171,32 @@ class AdminService:
             '/icecore.v1.AdminService/DeleteProducerName',
             icecore_dot_v1_dot_admin__pb2.DeleteProducerNameRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.DeleteProducerNameResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def AdoptMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/AdoptMetadata',
+            icecore_dot_v1_dot_admin__pb2.AdoptMetadataRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.AdoptMetadataResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -87,6 +87,10 @@ class AdminServiceStub:
     ListProducerNames: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProducerNamesRequest, _admin_pb2.ListProducerNamesResponse]
     DeleteProducerName: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteProducerNameRequest, _admin_pb2.DeleteProducerNameResponse]
     """Shuts out whoever has the name, at all leaders, then forgets it."""
+    AdoptMetadata: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AdoptMetadataRequest, _admin_pb2.AdoptMetadataResponse]
+    """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
+    segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -147,6 +151,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListProducerNames: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProducerNamesRequest, _admin_pb2.ListProducerNamesResponse]  # type: ignore[assignment]
     DeleteProducerName: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteProducerNameRequest, _admin_pb2.DeleteProducerNameResponse]  # type: ignore[assignment]
     """Shuts out whoever has the name, at all leaders, then forgets it."""
+    AdoptMetadata: _aio.UnaryUnaryMultiCallable[_admin_pb2.AdoptMetadataRequest, _admin_pb2.AdoptMetadataResponse]  # type: ignore[assignment]
+    """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
+    segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -366,5 +374,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DeleteProducerNameResponse, _abc.Awaitable[_admin_pb2.DeleteProducerNameResponse]]:
         """Shuts out whoever has the name, at all leaders, then forgets it."""
+
+    @_abc_1.abstractmethod
+    def AdoptMetadata(
+        self,
+        request: _admin_pb2.AdoptMetadataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AdoptMetadataResponse, _abc.Awaitable[_admin_pb2.AdoptMetadataResponse]]:
+        """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
+        segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

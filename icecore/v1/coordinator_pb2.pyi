@@ -91,11 +91,38 @@ class SegmentInventory(_message.Message):
     DURABLE_END_OFFSET_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
     INTACT_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    PROMISED_EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    LENGTH_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_APPEND_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
     segment_id: _builtins.int
     durable_end_offset: _builtins.int
     sealed: _builtins.bool
     intact: _builtins.bool
     """false = UNKNOWN: missing, damaged or not provably complete"""
+    topic_id: _builtins.bytes
+    """Only in TellInventory, for metadata that do not know the segment:"""
+    partition: _builtins.int
+    base_offset: _builtins.int
+    """-1 = it is only prepared"""
+    epoch: _builtins.int
+    promised_epoch: _builtins.int
+    generation: _builtins.int
+    digest: _builtins.bytes
+    """seal digest through durable_end_offset"""
+    length_bytes: _builtins.int
+    """of all batches below durable_end_offset"""
+    max_append_timestamp_ms: _builtins.int
+    @_builtins.property
+    def record(self) -> Global___SegmentAssignment:
+        """the newest that this process heard; absent = none"""
+
     def __init__(
         self,
         *,
@@ -103,14 +130,111 @@ class SegmentInventory(_message.Message):
         durable_end_offset: _builtins.int = ...,
         sealed: _builtins.bool = ...,
         intact: _builtins.bool = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        promised_epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        digest: _builtins.bytes = ...,
+        length_bytes: _builtins.int = ...,
+        max_append_timestamp_ms: _builtins.int = ...,
+        record: Global___SegmentAssignment | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["durable_end_offset", b"durable_end_offset", "intact", b"intact", "sealed", b"sealed", "segment_id", b"segment_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "digest", b"digest", "durable_end_offset", b"durable_end_offset", "epoch", b"epoch", "generation", b"generation", "intact", b"intact", "length_bytes", b"length_bytes", "max_append_timestamp_ms", b"max_append_timestamp_ms", "partition", b"partition", "promised_epoch", b"promised_epoch", "record", b"record", "sealed", b"sealed", "segment_id", b"segment_id", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SegmentInventory: _TypeAlias = SegmentInventory  # noqa: Y015
+
+@_typing.final
+class TellInventoryRequest(_message.Message):
+    """A page. Those of one node come in their order, each with the same words about the node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    coordinator_epoch: _builtins.int
+    """the highest one that this node heard"""
+    page: _builtins.int
+    """0 begins anew"""
+    more: _builtins.bool
+    @_builtins.property
+    def node(self) -> Global___RegisterRequest:
+        """as the node would register; segments are those of this page"""
+
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """ids of all nodes that this node knows"""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToldTopic]: ...
+    def __init__(
+        self,
+        *,
+        node: Global___RegisterRequest | None = ...,
+        coordinator_epoch: _builtins.int = ...,
+        page: _builtins.int = ...,
+        more: _builtins.bool = ...,
+        peers: _abc.Iterable[_builtins.int] | None = ...,
+        topics: _abc.Iterable[Global___ToldTopic] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "more", b"more", "node", b"node", "page", b"page", "peers", b"peers", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellInventoryRequest: _TypeAlias = TellInventoryRequest  # noqa: Y015
+
+@_typing.final
+class ToldTopic(_message.Message):
+    """A topic as the node's coordinator told it last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    name: _builtins.str
+    partitions: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        name: _builtins.str = ...,
+        partitions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToldTopic: _TypeAlias = ToldTopic  # noqa: Y015
+
+@_typing.final
+class TellInventoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellInventoryResponse: _TypeAlias = TellInventoryResponse  # noqa: Y015
 
 @_typing.final
 class RegisterResponse(_message.Message):

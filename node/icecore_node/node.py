@@ -38,6 +38,7 @@ from icecore_node.maintenance.scrub import Scrubber
 from icecore_node.membership.condition import Condition
 from icecore_node.membership.disk_report import DiskReport
 from icecore_node.membership.heartbeats import Heartbeats
+from icecore_node.membership.inventory_telling import InventoryTelling
 from icecore_node.membership.leaving import Leaving
 from icecore_node.membership.registration import Gate, NodeRegistration, inventory_of
 from icecore_node.membership.topic_following import TopicFollowing
@@ -279,6 +280,7 @@ class Node:
         updates = Updates(
             context, table, self.leaders, self._assignments, delete, drop, self._following
         )
+        telling = InventoryTelling(context, self._folder, self._coordinator, table, self.mirror)
         self._heartbeats = Heartbeats(
             context,
             self._coordinator,
@@ -293,10 +295,11 @@ class Node:
             ),
             standing=updates.standing,
             on_update=updates.take,
+            on_refused=telling.heard,
             store=self.tier,
         )
         self._registration = NodeRegistration(
-            context, self._folder, self._coordinator, self._heartbeats, table, delete
+            context, self._folder, self._coordinator, self._heartbeats, table, delete, telling
         )
         self.condition = Condition(context, self._lease, self._news)
         self._leaving = Leaving(context, self._heartbeats, table, self.leaders, self.ended)

@@ -19,17 +19,17 @@ from typing import Any, Final
 
 from benchmarks.machine import rss_bytes
 from icecore import Admin, Consumer, Producer
-from icecore.codec import batch, chain
+from icecore.codec import chain
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError, InternalError
 from icecore.model import PROTOCOL_VERSION
-from icecore.rpc import framing
 from icecore.rpc.grpc_net import GrpcNet
-from icecore.v1 import admin_pb2, replication_pb2
+from icecore.v1 import admin_pb2
 from icecore_replication.producers import ProducerTable
 from tests.cluster import fuzz_messages
 from tests.cluster.fuzz_messages import Facts, Target
 from tests.cluster.traffic import Log
+from tests.stranger import Known, Stranger
 from tests.support.tier_places import has_store, until, until_tiered
 
 TOPICS: Final = ("fuzz-tiered", "fuzz-kept")
@@ -167,7 +167,7 @@ class Knowledge:
         for each in segments:
             if each.segment_id not in self._firsts and each.leader in self.nodes:
                 with suppress(IcecoreError):
-                    await self._read_first(each)
+                    self._firsts[each.segment_id] = await self._first_batch(each)
         self.nodes = {each.node_id: each for each in metadata.nodes}
         self._copies = {each.segment_id: each for topic in tiers.topics for each in topic.copies}
         self._common = {
@@ -200,32 +200,11 @@ class Knowledge:
                     others[each.name].append(value)
         self._others = others
 
-    async def _read_first(self, segment: Any) -> None:
-        """Learn the end of a segment's first batch, and the seal digest there. Anyone who may read
-        these bytes can hash them."""
-        pb = replication_pb2
-        request = pb.ReadSegmentRequest(
-            cluster_id=self._common["cluster_id"],
-            segment_id=segment.segment_id,
-            start_offset=segment.base_offset,
-            end_offset=1 << 62,
-            max_bytes=1,
-        )
-        body = await self._net.call(
-            self.nodes[segment.leader].address,
-            "/icecore.v1.ReplicationService/ReadSegment",
-            request.SerializeToString(),
-            timeout_s=CALL_S,
-        )
-        _, data = framing.split_bulk(body, pb.ReadSegmentResponse)
-        found = next(iter(batch.iter_batches(data)), None)
-        if found is None:
-            return
-        position, header = found
-        stamped = bytes(data[position : position + batch.HEADER_LENGTH])
-        seed = _seed(self._common["cluster_id"], segment)
-        digest = chain.digest_step(chain.digest_seed(seed), stamped)
-        self._firsts[segment.segment_id] = header.end_offset, digest
+    async def _first_batch(self, segment: Any) -> tuple[int, bytes]:
+        common = self._common
+        known = Known(common["cluster_id"], common["coordinator_epoch"], segment, [], self.nodes)
+        stranger = Stranger(self._net, self._bootstrap)
+        return await stranger.first_batch(known, known.leader.address)
 
     def facts(self, receiver: int, *, is_node: bool, rng: Random) -> Facts:
         """Facts of one segment, for a message to a node, or to the coordinator."""

@@ -59,6 +59,7 @@ NOT_RUN = (
     ("icecore segment recover-unclean", "gives up data; test_lossy.py does"),
     ("sqlite3.connect", "of a coordinator at another place"),
     ("--bootstrap new:7400", "two clusters"),
+    ("icecore cluster adopt", "of a store that is lost; test_adopt.py runs it"),
     ("late.writeStream", "goes on where the block before it ends; test_cookbook.py runs both"),
     ("newest.select", "the same"),
     ("spark", "needs a JVM; tests/spark/test_cookbook.py and test_jobs.py run these"),

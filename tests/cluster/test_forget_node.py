@@ -75,11 +75,13 @@ async def a_new_node_joins(cluster: LocalCluster) -> None:
 
 async def test_a_dead_node_is_forgotten_and_its_disk_is_a_new_one(cluster: LocalCluster) -> None:
     bootstrap = cluster.bootstrap
+    await until_up(bootstrap, 4)  # else it may get no copy
     await create(bootstrap, "flights", partitions=4)
     log = await produce(bootstrap, "flights", numbered(0, RECORDS))
     async with Admin(bootstrap) as admin:
         await admin.roll_topic("flights")
         log = merged(log, await produce(bootstrap, "flights", numbered(1_000, RECORDS)))
+        await until_whole(admin)  # a copy that came late would not be given up
         before = {each.node.node_id: each.node for each in (await admin.describe_cluster()).nodes}
         with pytest.raises(InvalidRequestError, match="node 4 is UP"):
             await admin.forget_node(4)
@@ -115,6 +117,15 @@ async def refusal(admin: Admin, wanted: str) -> str:
                 each in error.value.message for each in ("node 4 is", "not sealed", "object")
             )
             await asyncio.sleep(0.2)
+
+
+async def until_up(bootstrap: str, count: int) -> None:
+    async with Admin(bootstrap) as admin, asyncio.timeout(60):
+        while (  # noqa: ASYNC110 - others decide
+            sum(each.node.state is NodeState.UP for each in (await admin.describe_cluster()).nodes)
+            < count
+        ):
+            await asyncio.sleep(0.1)
 
 
 async def until_whole(admin: Admin) -> None:

@@ -1,13 +1,13 @@
 """A coordinator on an older copy of its metadata, or on none, takes nothing away (R94).
 
 The copy is made while everything runs; then topics, segments and records come that it does not know
-of. Whoever starts it by mistake loses nothing: it ends, and the nodes serve on.
+of. Whoever starts it by mistake loses nothing: it waits for a person, and the nodes serve on.
 """
 
 import asyncio
-import contextlib
 import shutil
 import sqlite3
+from itertools import count
 from pathlib import Path
 
 import grpc
@@ -15,7 +15,7 @@ import pytest
 
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
-from icecore.errors import UnavailableError
+from icecore.errors import IcecoreError
 from icecore.model import SegmentState
 from icecore.v1 import admin_pb2, admin_pb2_grpc, data_pb2, data_pb2_grpc
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
@@ -41,18 +41,22 @@ def copy_of_metadata(cluster: LocalCluster, folder: Path) -> Path:
 def put(cluster: LocalCluster, folder: Path | None) -> Path:
     """Replace the coordinator's folder; None = there is nothing. Return the one that was there."""
     place = cluster.folder / "coordinator"
-    kept = place.with_name(f"coordinator-{len(list(cluster.folder.iterdir()))}")
+    names = (cluster.folder / f"coordinator-{number}" for number in count())
+    kept = next(each for each in names if not each.exists())
     place.rename(kept)
     if folder is not None:
         folder.rename(place)
     return kept
 
 
-async def starts_and_ends(cluster: LocalCluster) -> str:
-    """Start the coordinator; the end of its log when it has ended by itself."""
-    with contextlib.suppress(UnavailableError):  # it may end before it is ready
-        await asyncio.to_thread(cluster.start_coordinator)
-    await until(lambda: not cluster.coordinator.is_running, 30)
+async def starts_and_waits(cluster: LocalCluster) -> str:
+    """Start the coordinator; the end of its log when it waits for a person. It gives nothing out,
+    and says why."""
+    await asyncio.to_thread(cluster.start_coordinator)
+    await until(lambda: "metadata_suspended" in cluster.coordinator.log_tail(), 30)
+    with Admin(cluster.bootstrap, timeout_s=2) as admin, pytest.raises(IcecoreError) as refusal:
+        await asyncio.to_thread(admin.create_topic, "refused")
+    assert "icecore cluster adopt" in str(refusal.value)
     return cluster.coordinator.log_tail()
 
 
@@ -110,7 +114,7 @@ def cluster(tmp_path: Path) -> LocalCluster:
     return LocalCluster(tmp_path / "cluster", nodes=3)
 
 
-async def test_an_older_copy_ends_and_loses_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_an_older_copy_waits_and_loses_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     with cluster:
         await create(cluster.bootstrap, "before", partitions=2, replication_factor=3)
         first = await produce(cluster.bootstrap, "before", numbered(0, COUNT))
@@ -126,7 +130,7 @@ async def test_an_older_copy_ends_and_loses_nothing(cluster: LocalCluster, tmp_p
 
         cluster.kill_coordinator()
         newest = put(cluster, copy)
-        assert "older copy" in await starts_and_ends(cluster)
+        assert "older copy" in await starts_and_waits(cluster)
         assert not [each.name for each in cluster.dead() if each is not cluster.coordinator]
 
         # A node tells what it knows, and takes records: its own coordinator could be dead as well.
@@ -136,8 +140,10 @@ async def test_an_older_copy_ends_and_loses_nothing(cluster: LocalCluster, tmp_p
         # A node that starts meanwhile waits, and has forgotten nothing.
         cluster.kill_node(3)
         cluster._spawn(cluster.node(3))
-        assert "older copy" in await starts_and_ends(cluster)
+        cluster.kill_coordinator()
+        assert "older copy" in await starts_and_waits(cluster)
 
+        cluster.kill_coordinator()
         put(cluster, newest)
         await asyncio.to_thread(cluster.start_coordinator)
         assert await read_all(cluster.bootstrap, "before") == merged(merged(first, second), third)
@@ -160,7 +166,8 @@ async def test_nodes_that_start_anew_remember_it(cluster: LocalCluster, tmp_path
         newest = put(cluster, copy)
         for node_id in cluster.addresses:
             cluster._spawn(cluster.node(node_id))
-        assert "older copy" in await starts_and_ends(cluster)
+        assert "older copy" in await starts_and_waits(cluster)
+        cluster.kill_coordinator()
         put(cluster, newest)
         async with asyncio.timeout(60):
             await asyncio.gather(

@@ -114,6 +114,39 @@ class MetadataStoreSuite:
             await old.txn([], [], ["a"])
         assert await new.get("a") == Stored("a", "new", 2)
 
+    async def test_an_adoption_sets_versions_and_goes_above_all_that_is_known(self) -> None:
+        store = await self.owned()
+        await store.txn([], [("a", "one"), ("b", "one"), ("c", "one")])
+        puts = [Stored("a", "other", 700), Stored("d", "new", 3)]
+        await store.adopt(puts, ["b"], 1_000, 5_000)
+        later = await self.open_store()
+        assert await later.acquire_coordinator_epoch() > 1_000
+        assert later.revision >= 5_000
+        assert await later.scan("") == [
+            Stored("a", "other", 700),
+            Stored("c", "one", 1),
+            Stored("d", "new", 3),
+        ]
+        assert await later.txn([Compare("a", 700)], [("a", "next")])
+        assert await later.get("a") == Stored("a", "next", 701)
+
+    async def test_an_adoption_lowers_no_number(self) -> None:
+        store = await self.owned()
+        await store.adopt([], [], 1_000, 5_000)
+        again = await self.open_store()
+        highest = await again.acquire_coordinator_epoch()
+        await again.adopt([], [], 10, 10)
+        later = await self.open_store()
+        assert await later.acquire_coordinator_epoch() > highest
+        assert later.revision == again.revision > 5_000
+
+    async def test_an_older_coordinator_adopts_nothing(self) -> None:
+        old = await self.owned()
+        new = await self.owned()
+        with pytest.raises(SupersededError):
+            await old.adopt([Stored("a", "late", 9)], [], 1_000, 5_000)
+        assert await new.get("a") is None
+
     async def test_records_and_tokens_outlive_a_restart(self) -> None:
         store = await self.open_store()
         first = await store.acquire_coordinator_epoch()

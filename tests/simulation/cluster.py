@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from icecore.errors import IcecoreError, WrongClusterError
+from icecore.errors import IcecoreError, NotCoordinatorError, WrongClusterError
 from icecore.model import Segment
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from icecore_node.ports import RemotePorts
@@ -145,6 +145,9 @@ class World:
         data_dirs: Disks of each node, one or two.
         begins_at_nodes: Whether clients are given addresses of nodes only.
     """
+
+    adopts = False
+    """Whether a person lets metadata go on that are not the newest."""
 
     def __init__(
         self,
@@ -346,7 +349,29 @@ class World:
         self.shells[process.name] = coordinator
         await coordinator.start(shells.coordinator_address(COORDINATOR))
         self.loop.trace(f"up {process}")
-        await coordinator.run()
+        try:
+            await coordinator.run()
+        except NotCoordinatorError:
+            if self.adopts and (why := coordinator.ledger.suspended):
+                await coordinator.stop()
+                await self._suspended(process, why)
+            raise
+
+    async def _suspended(self, process: SimProcess, why: str) -> None:
+        """The rest of a process whose metadata are not the newest, until a person lets them go on;
+        its supervisor starts the next one."""
+        rng = random.Random(f"{process} suspended {self.seed}")
+        suspended = shells.make_suspended(
+            store=SimMetadataStore(SqliteStore(self.metadata), process, rng, self.store_faults),
+            rng=SimRng(f"{process} suspended {self.seed}"),
+            net=SimNet(self.network, process),
+            why=why,
+        )
+        await suspended.start(shells.coordinator_address(COORDINATOR))
+        operator.adopt(self, suspended.adopted, COORDINATOR)
+        await suspended.adopted.wait()
+        self.count_fault("adopted")
+        await suspended.stop()
 
     def _ended(self, process: SimProcess, task: "asyncio.Task[Any]") -> None:
         """The main task of a server is over: it gave up, unless it was killed."""

@@ -94,7 +94,7 @@ async def forged_write_back(world: World, stranger: Stranger) -> None:
 async def _first_batch(stranger: Stranger, known: Known) -> tuple[int, bytes] | None:
     try:
         return await stranger.first_batch(known, known.leader.address)
-    except (IcecoreError, StopIteration, KeyError):
+    except (IcecoreError, KeyError):
         return None  # it is empty, or led by nobody
 
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from icecore.model import Acks
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
 from tests.simulation.cluster import COORDINATOR
-from tests.simulation.directed import plan, roles, until
+from tests.simulation.directed import lose_leader, plan, roles, until
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.plan import Plan
+from tests.simulation.shells import metadata_database
 
 LEAST_NEW = 3
 """Segments that were given out after the copy was made."""
@@ -49,5 +50,55 @@ async def older_metadata(scene: Scene, fault: Fault) -> None:
     await asyncio.sleep(1.0)
 
 
-PLANS: dict[str, Callable[[int], Plan]] = {"older_metadata": older_metadata_plan}
-KINDS = (Kind("older_metadata", older_metadata),)
+def adopted_metadata_plan(seed: int) -> Plan:
+    """The same. Every other time the store is lost as a whole, and an empty one takes its place."""
+    calm = plan(("adopted_metadata", "adopted_nothing")[seed // 2 % 2], acks=(Acks.ALL,))
+    return replace(calm, knobs=replace(calm.knobs, segment_bytes=16 << 10))
+
+
+async def adopted_metadata(scene: Scene, fault: Fault) -> None:
+    """The newest store is lost for good. A person lets the copy go on, while nodes serve on and one
+    of them starts again; later the one that led dies."""
+    copy = SqliteDatabase(":memory:")
+    scene.world.metadata.connection.backup(copy.connection)
+    await _adopted(scene, copy)
+
+
+async def adopted_nothing(scene: Scene, fault: Fault) -> None:
+    """The same with an empty store."""
+    await _adopted(scene, metadata_database())
+
+
+async def _adopted(scene: Scene, store: SqliteDatabase) -> None:
+    world = scene.world
+    leader, (second, _) = await roles(world)
+    newest = max(world.shells[COORDINATOR].ledger.state.segments)
+    await until(lambda: max(world.shells[COORDINATOR].ledger.state.segments) >= newest + LEAST_NEW)
+    world.adopts = True
+    if world.rng.random() < 0.5:
+        world.kill(second)
+    world.kill(COORDINATOR, kind="")
+    world.metadata = store
+    world.count_fault("older_metadata")
+    world.start(COORDINATOR)
+    await asyncio.sleep(world.rng.uniform(0, OLD_S / 2))
+    if world.rng.random() < 0.5:  # perhaps in the middle of it
+        world.kill(COORDINATOR)
+        world.start(COORDINATOR)
+    await asyncio.sleep(OLD_S / 2)
+    if not world.is_up(second):
+        world.start(second)
+    await until(lambda: world.faults["adopted"] > 0)
+    await asyncio.sleep(2.0)
+    await lose_leader(world, leader)
+
+
+PLANS: dict[str, Callable[[int], Plan]] = {
+    "older_metadata": older_metadata_plan,
+    "adopted_metadata": adopted_metadata_plan,
+}
+KINDS = (
+    Kind("older_metadata", older_metadata),
+    Kind("adopted_metadata", adopted_metadata),
+    Kind("adopted_nothing", adopted_nothing),
+)

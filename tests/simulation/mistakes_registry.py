@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from icecore.errors import NotCoordinatorError, UnavailableError
 from icecore.rpc.ports import UnaryHandler
+from icecore_coordinator.decisions.adoption import adopt, partition_chain
 from icecore_coordinator.decisions.node_changes import Registration, register
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.services import coordinator_service
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change
+from icecore_coordinator.state.records import Change, CounterRecord
 from icecore_coordinator.work import admission
 from icecore_node.context import Identity
 from icecore_node.membership.registration import Gate
@@ -94,4 +96,24 @@ def metadata_may_go_back() -> Iterator[None]:
         patch(Identity, "check_revision", lambda *_: None),
         patch(coordinator_service, "check_heard_revision", lambda *_: None),
     ):
+        yield
+
+
+@contextmanager
+def adopted_ids_are_given_out_again() -> Iterator[None]:
+    """R109: ids go on where the old store left off, whatever nodes hold."""
+
+    def as_stored(state: ClusterState, _: object) -> dict[str, CounterRecord]:
+        names = ("segment_id", "tier_attempt", "producer_id", "position_version")
+        counters = {name: next_of(state, name) for name in names}
+        return {name: replace(each, version=each.version + 1) for name, each in counters.items()}
+
+    with patch(adopt, "_counters", as_stored):
+        yield
+
+
+@contextmanager
+def only_seals_come_back() -> Iterator[None]:
+    """R109: what is not sealed counts for nothing when metadata are adopted."""
+    with patch(partition_chain._Log, "_tail", lambda *_: None):
         yield

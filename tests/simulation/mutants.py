@@ -99,6 +99,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(registry.lost_answer_is_refusal, "swarm", first=347, is_rare=True),
     Mutant(registry.watermarks_forgotten, "young_snapshot"),
     Mutant(registry.metadata_may_go_back, "older_metadata"),
+    Mutant(registry.adopted_ids_are_given_out_again, "adopted_metadata"),
+    Mutant(registry.only_seals_come_back, "adopted_metadata"),
     Mutant(storage.ack_before_sync, "blackout"),
     Mutant(storage.index_before_data, "torn_creation"),
     Mutant(storage.no_folder_sync, "blackout"),

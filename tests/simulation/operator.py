@@ -1,5 +1,7 @@
 """The person behind a world: says what only a person may say, as somebody would who knows why."""
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from icecore.client.admin.admin import Admin
@@ -8,6 +10,9 @@ from tests.simulation.shells import coordinator_address
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
+
+ASK_S = 0.5
+"""Between two times that a command is given."""
 
 
 def accept_disk(world: "World", node_id: int, coordinator: str) -> None:
@@ -24,3 +29,20 @@ def accept_disk(world: "World", node_id: int, coordinator: str) -> None:
             await admin.close()
 
     process.spawn(accept())
+
+
+def adopt(world: "World", adopted: asyncio.Event, coordinator: str) -> None:
+    """The newest store is lost: let these metadata go on, as soon as all nodes have told (R109)."""
+    process, net, clock, rng = world.client(f"operator adopts {world.loop.time():.6f}")
+
+    async def ask() -> None:
+        admin = Admin(coordinator_address(coordinator), net=net, clock=clock, rng=rng)
+        try:
+            while not adopted.is_set():
+                with contextlib.suppress(IcecoreError):
+                    await admin.adopt_metadata()
+                await asyncio.sleep(ASK_S)
+        finally:
+            await admin.close()
+
+    process.spawn(ask())

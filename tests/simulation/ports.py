@@ -203,6 +203,18 @@ class SimMetadataStore:
         await self._pass_time()
         return done
 
+    async def adopt(
+        self,
+        puts: Sequence[Stored],
+        deletes: Sequence[str],
+        coordinator_epoch: int,
+        revision: int,
+    ) -> None:
+        """See MetadataStore."""
+        await self._begin()
+        await self._inner.adopt(puts, deletes, coordinator_epoch, revision)
+        await self._pass_time()
+
     async def close(self) -> None:
         """See MetadataStore."""
         self._process.check()

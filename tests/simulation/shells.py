@@ -14,6 +14,7 @@ from icecore.topic_settings import SETTINGS
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
+from icecore_coordinator.suspended import SuspendedCoordinator
 from icecore_coordinator.timing import Timing
 from icecore_node.config import NodeSettings
 from icecore_node.metrics import NodeMetrics
@@ -203,6 +204,11 @@ def make_coordinator(
 ) -> Coordinator:
     """A coordinator process without the process."""
     return Coordinator(net, store, clock, rng, timing(knobs))
+
+
+def make_suspended(*, store: MetadataStore, rng: Rng, net: Net, why: str) -> SuspendedCoordinator:
+    """A coordinator that waits for a person, without its process."""
+    return SuspendedCoordinator(net, store, rng, why)
 
 
 def small_segments() -> AbstractContextManager[object]:

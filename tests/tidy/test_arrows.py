@@ -50,7 +50,7 @@ ROOMS = {
     ),
     "icecore_coordinator": (
         *("timing", "config", "state", "stores", "decisions", "ledger", "nodes", "work"),
-        *("services", "coordinator", "metrics", "__main__"),
+        *("services", "coordinator", "suspended", "metrics", "__main__"),
     ),
 }
 

@@ -227,8 +227,28 @@ def check_heard_revision(state: ClusterState, told: HeardRevision) -> None:
         raise UnavailableError(
             f"the metadata store is an older copy: it has revision {known}, node {node_id} heard "
             f"of {heard}. Nothing was ordered. Stop the coordinator, put its newest data folder "
-            "back, and start it; the nodes go on serving meanwhile"
+            "back, and start it; the nodes go on serving meanwhile. If the newest one is lost: "
+            "icecore cluster adopt"
         )
+
+
+def check_blank(
+    state: ClusterState, cluster_id: bytes, node_id: NodeId, *, is_new_cluster: bool
+) -> None:
+    """An empty metadata store does not become a new cluster where nodes of another one call: it may
+    be the store of that cluster that is lost.
+
+    Raises:
+        UnavailableError: A node of another cluster calls, and no node ever came to this one.
+    """
+    if is_new_cluster or state.nodes or state.topics or cluster_id in (b"", state.cluster_id):
+        return
+    raise UnavailableError(
+        f"the metadata store is empty, and node {node_id} of cluster {cluster_id.hex()} calls. "
+        "Nothing was ordered. Stop the coordinator, put the newest data folder of that cluster "
+        "back, and start it; the nodes go on serving meanwhile. If it is lost: icecore cluster "
+        "adopt. If this is to be a new cluster: start it with --new-cluster"
+    )
 
 
 def unborn_segments(state: ClusterState, told: Collection[SegmentId]) -> list[SegmentId]:

@@ -29,7 +29,7 @@ from icecore_coordinator.state.records import (
 )
 
 OFFSET_MAX: Final = (1 << 63) - 1
-_VERSIONS: Final = "position_version"
+VERSIONS: Final = "position_version"
 """The counter above which positions begin that were never saved, or deleted."""
 
 
@@ -93,7 +93,7 @@ def save_positions(
     record = state.positions.records.get(empty.key, empty)
     known = {each.partition: each for each in record.positions}
     outcomes: list[Outcome] = []
-    first_version = next_of(state, _VERSIONS).next_value
+    first_version = next_of(state, VERSIONS).next_value
     for each in saves:
         error = _refusal(topic, each, known)
         if error is None and each.partition not in known:
@@ -176,7 +176,7 @@ def delete_positions(state: ClusterState, name: str, topic_id: bytes) -> Change:
     ][: RECORDS_PER_CHANGE - 1]
     if not records:
         return Change()
-    counter = next_of(state, _VERSIONS)
+    counter = next_of(state, VERSIONS)
     above = 1 + max(each.version for record in records for each in record.positions)
     following = updated(counter, next_value=max(counter.next_value, above))
     return Change((following,), tuple(records))

@@ -79,6 +79,7 @@ class AdminService:
                 "AcceptDisk": self._accept_disk,
                 "ForgetNode": self._forget_node,
                 "DeleteRecords": self._delete_records,
+                "AdoptMetadata": self._adopt_metadata,
                 **self._other_handlers,
             }
         )
@@ -267,3 +268,9 @@ class AdminService:
             NodeId(request.node_id), is_disk_gone=request.disk_gone
         )
         return pb.ForgetNodeResponse(given_up_copies=given_up).SerializeToString()
+
+    async def _adopt_metadata(self, _: Received, __: CallContext) -> bytes:
+        raise InvalidRequestError(
+            "the metadata of this coordinator are the newest that any node has told of: there is "
+            "nothing to adopt"
+        )

@@ -27,6 +27,7 @@ from icecore_coordinator.decisions.node_changes import (
     HeardRevision,
     HeldReplica,
     Registration,
+    check_blank,
     check_heard_revision,
     is_known_disk,
 )
@@ -83,7 +84,9 @@ class CoordinatorService:
         sealing: LiveSealing,
         naming: ProducerNaming,
         tiered: TieredCopies,
+        is_new_cluster: bool = False,
     ) -> None:
+        """``is_new_cluster``: a person said that an empty store is to be a new cluster."""
         self._ledger = ports.ledger
         self._live = ports.live
         self._heard = ports.heard
@@ -96,6 +99,7 @@ class CoordinatorService:
         self._sealing = sealing
         self._naming = naming
         self._tiered = tiered
+        self._is_new_cluster = is_new_cluster
 
     def handlers(self) -> Handlers:
         """By full method name."""
@@ -110,6 +114,7 @@ class CoordinatorService:
                 "AllocateProducerIds": self.allocate_producer_ids,
                 "NameProducer": self.name_producer,
                 "DescribeTiered": self._tiered.describe,
+                "TellInventory": self._tell_inventory,
             },
             {"Heartbeat": self.heartbeat},
         )
@@ -143,11 +148,24 @@ class CoordinatorService:
             check_heard_revision(state, told)
         except UnavailableError as error:
             if is_known_disk(state, told):
-                self._ledger.end(error)
+                self._ledger.suspend(error)
             else:
                 event(
                     _log, logging.CRITICAL, "revision_unproved", node_id=told.node_id, error=error
                 )
+            raise
+
+    def _check_blank(self, request: pb.RegisterRequest | pb.HeartbeatRequest) -> None:
+        """Raises as ``check_blank``, and then this coordinator stops."""
+        try:
+            check_blank(
+                self._ledger.state,
+                request.cluster_id,
+                NodeId(request.node_id),
+                is_new_cluster=self._is_new_cluster,
+            )
+        except UnavailableError as error:
+            self._ledger.suspend(error)
             raise
 
     def _inventory_max(self) -> int:
@@ -166,6 +184,7 @@ class CoordinatorService:
                 f"protocol version {request.protocol_version}; this coordinator speaks "
                 f"{PROTOCOL_VERSION}: update coordinators before nodes"
             )
+        self._check_blank(request)
         # A revision that a node heard of another cluster says nothing of this one.
         if request.cluster_id == self._ledger.state.cluster_id:
             self._check_revision(request)
@@ -205,6 +224,7 @@ class CoordinatorService:
         if body is None:
             return
         request = await self._heartbeat_of(body)
+        self._check_blank(request)
         self._check_cluster(request.cluster_id)
         self._check_revision(request)
         session = await self._admission.connect(
@@ -314,6 +334,9 @@ class CoordinatorService:
         ]
         results = await self._sealing.seal(asker, reports)
         return _seal_response(results).SerializeToString()
+
+    async def _tell_inventory(self, _: Received, __: CallContext) -> bytes:
+        raise InvalidRequestError("the metadata of this coordinator are not suspended: register")
 
     async def request_recovery(self, body: Received, _: CallContext) -> bytes:
         """A leader that can't go on asks for a recovery. It asks until it is answered and has no

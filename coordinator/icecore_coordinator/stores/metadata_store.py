@@ -77,6 +77,27 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def adopt(
+        self,
+        puts: Sequence[Stored],
+        deletes: Sequence[str],
+        coordinator_epoch: int,
+        revision: int,
+    ) -> None:
+        """Go on above all that is known elsewhere: one transaction, durable when this returns.
+
+        Args:
+            puts: With the versions that they get, whatever is stored.
+            deletes: Keys that go.
+            coordinator_epoch: The next coordinator gets a higher one.
+            revision: The next change makes a higher one.
+
+        Raises:
+            SupersededError: As ``txn``; nothing was changed.
+            StorageError: The store failed; the outcome is unknown.
+        """
+        ...
+
     async def close(self) -> None:
         """Release the store. Idempotent."""
         ...

@@ -141,6 +141,31 @@ class SqliteStore:
             raise StorageError(f"metadata store: {error}") from error
         return holds
 
+    async def adopt(
+        self,
+        puts: Sequence[Stored],
+        deletes: Sequence[str],
+        coordinator_epoch: int,
+        revision: int,
+    ) -> None:
+        """See ``MetadataStore.adopt``."""
+        db = self._db
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                self._check_coordinator_epoch()
+                db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in deletes])
+                db.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", puts)
+                db.execute("UPDATE token SET value = max(value, ?)", (coordinator_epoch,))
+                db.execute("UPDATE revision SET value = max(value + 1, ?)", (revision,))
+                db.execute("COMMIT")
+                self._revision = max(self._revision + 1, revision)
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise StorageError(f"metadata store: {error}") from error
+
     def _write(
         self, compares: Sequence[Compare], puts: Sequence[tuple[str, str]], deletes: Sequence[str]
     ) -> bool:

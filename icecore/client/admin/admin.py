@@ -31,6 +31,8 @@ from icecore.client.consume.saved_positions import (
 from icecore.client.retries import OnRetry
 from icecore.client.types import (
     MERGED_BYTES,
+    AdoptedMetadata,
+    AdoptFinding,
     ClusterDescription,
     ClusterTiering,
     DeletedRecords,
@@ -348,6 +350,47 @@ class Admin:
         )
         answer = await self._call("ForgetNode", request, admin_pb2.ForgetNodeResponse)
         return int(answer.given_up_copies)
+
+    async def adopt_metadata(
+        self,
+        *,
+        dry_run: bool = False,
+        without_nodes: Sequence[int] = (),
+        skip_gaps: bool = False,
+    ) -> AdoptedMetadata:
+        """Let suspended metadata go on: those of an older copy of the store, or of an empty one.
+
+        Nothing is changed while a node is missing, or offsets are, unless an argument allows it.
+
+        Args:
+            dry_run: Only say what would come back.
+            without_nodes: Nodes that are gone for good. What they alone have is lost.
+            skip_gaps: Offsets that no node has count as lost.
+
+        Raises:
+            InvalidRequestError: The metadata are not suspended.
+            ConflictError: Nodes contradict each other; the message says what to do.
+        """
+        request = admin_pb2.AdoptMetadataRequest(
+            dry_run=checks.flag("dry_run", dry_run),
+            without_nodes=[
+                checks.whole("without_nodes", each, 1, checks.UINT32_MAX) for each in without_nodes
+            ],
+            skip_gaps=checks.flag("skip_gaps", skip_gaps),
+        )
+        answer = await self._call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)
+        return AdoptedMetadata(
+            cluster_id=answer.cluster_id,
+            is_done=answer.done,
+            told_nodes=tuple(answer.told_nodes),
+            missing_nodes=tuple(answer.missing_nodes),
+            segments_found=answer.segments_found,
+            topics_found=answer.topics_found,
+            findings=tuple(
+                AdoptFinding(each.why, each.topic, each.partition, each.segment_id, each.gap)
+                for each in answer.findings
+            ),
+        )
 
     async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.

@@ -118,9 +118,15 @@ class CoordinatorLink:
         )
 
     async def register(
-        self, request: coordinator_pb2.RegisterRequest
+        self,
+        request: coordinator_pb2.RegisterRequest,
+        on_refused: Callable[[IcecoreError], Awaitable[None]],
     ) -> coordinator_pb2.RegisterResponse:
         """Get an incarnation; waits for a coordinator as long as it takes.
+
+        Args:
+            request: What the node says of itself.
+            on_refused: Called with each refusal that may end.
 
         Raises WrongClusterError and other definite refusals.
         """
@@ -138,9 +144,14 @@ class CoordinatorLink:
                     address=self.address,
                     error=error,
                 )
+                await on_refused(error)
                 await asyncio.sleep(self._context.settings.timing.registration_retry_ms / 1000)
             else:
                 return coordinator_pb2.RegisterResponse.FromString(answer)
+
+    async def tell_inventory(self, page: coordinator_pb2.TellInventoryRequest) -> None:
+        """Tell one page of all that this node holds. Raises what the coordinator answers."""
+        await self._call("TellInventory", page.SerializeToString(), CALL_TIMEOUT_S)
 
     def open_heartbeats(self) -> ClientStream:
         """A new stream for heartbeats."""

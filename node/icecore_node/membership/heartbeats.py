@@ -7,7 +7,7 @@ worker answered a probe, so a node whose disk stalls loses its lease (R49).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from icecore.errors import (
@@ -17,7 +17,7 @@ from icecore.errors import (
     SupersededError,
     WrongClusterError,
 )
-from icecore.model import CoordinatorEpoch
+from icecore.model import INVENTORY_WANTED, CoordinatorEpoch
 from icecore.process.log import event
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import common_pb2, coordinator_pb2
@@ -57,6 +57,7 @@ class Heartbeats:
         disk_report: DiskReport,
         standing: Callable[[], InitialReport],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
+        on_refused: Callable[[IcecoreError], Awaitable[None]],
         store: StoreReport | None = None,
     ) -> None:
         """
@@ -68,6 +69,7 @@ class Heartbeats:
             disk_report: Fills in the part of heartbeats that describes the disk.
             standing: Returns the state for the first heartbeat of each stream.
             on_update: Called with every message of the coordinator.
+            on_refused: Called with each error that broke a stream.
             store: Says which object store may be used now.
         """
         self._context = context
@@ -77,6 +79,7 @@ class Heartbeats:
         self._disk_report = disk_report
         self._standing = standing
         self._on_update = on_update
+        self._on_refused = on_refused
         self._store = store
         self._interval_ms = 500
         self._draining = False
@@ -118,6 +121,7 @@ class Heartbeats:
                 raise
             except IcecoreError as error:
                 self._note_broken(error)
+                await self._on_refused(error)
                 self._coordinator.next_address()
             finally:
                 stream.cancel()
@@ -134,6 +138,7 @@ class Heartbeats:
         if isinstance(error, WrongClusterError) and not self.was_heard:
             raise error
         is_wrong = isinstance(error, WrongClusterError | FencedError)
+        is_wrong |= INVENTORY_WANTED in error.metadata
         is_new, self._why_wrong = error.message != self._why_wrong, error.message
         if is_wrong and is_new:
             event(_log, logging.CRITICAL, "wrong_coordinator", error=error)

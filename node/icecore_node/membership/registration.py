@@ -43,6 +43,7 @@ from icecore.v1.coordinator_pb2 import SegmentInventory
 from icecore_node.context import Identity, NodeContext
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.membership.heartbeats import Heartbeats
+from icecore_node.membership.inventory_telling import InventoryTelling, register_request
 from icecore_node.ports import Folder
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Condemned
@@ -62,9 +63,11 @@ class NodeRegistration:
         heartbeats: Heartbeats,
         table: ReplicaTable,
         delete_later: Callable[[SegmentId], None],
+        telling: InventoryTelling,
     ) -> None:
         self._context = context
         self._folder = folder
+        self._telling = telling
         self._coordinator = coordinator
         self._heartbeats = heartbeats
         self._table = table
@@ -81,20 +84,7 @@ class NodeRegistration:
         context, folder = self._context, self._folder
         context.identity.lose()
         answer = await self._coordinator.register(
-            coordinator_pb2.RegisterRequest(
-                cluster_id=context.identity.cluster_id,
-                node_id=context.identity.node_id,
-                disk_id=folder.disk_id,
-                incarnation=folder.incarnation,
-                address=context.identity.address,
-                native_address=context.identity.native_address,
-                rack=context.settings.rack,
-                protocol_version=PROTOCOL_VERSION,
-                segments=inventory,
-                disk_counter=folder.disk_counter,
-                tier_url=context.settings.tier_url,
-                metadata_revision=context.identity.metadata_revision,
-            )
+            register_request(context, folder, inventory), self._telling.heard
         )
         if answer.protocol_version < PROTOCOL_VERSION:
             raise UnsupportedError(

@@ -30,7 +30,7 @@ class Ports:
 
     @property
     def ledger(self) -> Any:
-        return SimpleNamespace(state=self.state, end=self.ended.append)
+        return SimpleNamespace(state=self.state, suspend=self.ended.append)
 
     def __getattr__(self, name: str) -> Any:
         return None

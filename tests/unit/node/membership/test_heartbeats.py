@@ -97,6 +97,7 @@ def heartbeats_of(disk: Disk) -> Heartbeats:
         disk_report=cast(Any, NoReport()),
         standing=lambda: InitialReport([3], LED),
         on_update=lambda _: None,
+        on_refused=cast(Any, None),
     )
     heartbeats.set_times(interval_ms=1, lease_ms=0)
     return heartbeats

@@ -2,7 +2,7 @@
 is."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -111,12 +111,20 @@ class World:
             cast(Any, self),
             cast(Any, self.replicas),
             lambda _: None,
+            cast(Any, self),
         )
+
+    async def heard(self, error: IcecoreError) -> None:
+        """Take a refusal that asks for the inventory, and ignore it."""
 
     def set_times(self, **_: int) -> None:
         """Take the times of heartbeats, and ignore them."""
 
-    async def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
+    async def register(
+        self,
+        request: pb.RegisterRequest,
+        on_refused: Callable[[IcecoreError], Awaitable[None]],
+    ) -> pb.RegisterResponse:
         self.asked.append(request)
         self.on_register()
         return self.answer

@@ -1,0 +1,396 @@
+"""Metadata that are an older copy, or empty, go on by the word of the nodes. Pure.
+
+All of it is one change, which replaces what is stored. Numbers go so far above everything that
+metadata and nodes know that nobody can have been given them: ids, epochs, versions, attempts,
+revisions. Records of before stay. What nodes hold and metadata do not know comes back where it is
+proved (``partition_chain``), and everything else is told to a person. No order to delete follows.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from icecore.errors import ConflictError, InvalidTopicNameError
+from icecore.model import (
+    NO_INCARNATION,
+    NO_NODE,
+    SEGMENT_ID_MAX,
+    Incarnation,
+    NodeId,
+    ProducerEpoch,
+    SegmentId,
+    check_topic_name,
+)
+from icecore.tier_records import NO_ATTEMPT, TierRecord
+from icecore.topic_settings import SegmentSettings
+from icecore_coordinator.decisions.adoption.partition_chain import Adopted, partition_chain
+from icecore_coordinator.decisions.adoption.told import Evidence, Finding, ToldNode, by_segment
+from icecore_coordinator.decisions.node_changes import INCARNATIONS
+from icecore_coordinator.decisions.position_changes import VERSIONS
+from icecore_coordinator.decisions.producer_changes import NAMED_IDS
+from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.records import (
+    ClusterRecord,
+    CounterRecord,
+    NodeRecord,
+    PartitionKey,
+    PartitionRecord,
+    ProducerRecord,
+    Record,
+    ReportedStateRecord,
+    SegmentRecord,
+    TopicRecord,
+    updated,
+)
+
+NUMBER_LEAP: Final = 1 << 32
+"""Ids, attempts and revisions go on so far above the highest that anybody told. Nobody can have
+been given one of these: a cluster makes fewer in its life."""
+COORDINATOR_EPOCH_LEAP: Final = 1 << 16
+"""Nodes take a coordinator epoch that is at most 2^20 above the highest one they know (R65)."""
+INCARNATION_LEAP: Final = 1 << 10
+PRODUCER_EPOCH_LEAP: Final = 1 << 9
+"""Nodes take a producer's epoch that is at most 2^10 above the highest one they know (R65)."""
+COUNTERS: Final = 256
+"""Slot of the disk counters among the reported states."""
+_NOT_LOOKED_AT: Final = Finding(
+    "some records are in object storage, which was not looked at. What was uploaded since the copy"
+    " is uploaded again from nodes. Look at it: icecore tier verify"
+)
+_COUNTED: Final = (SEGMENT_IDS, COUNTER, "producer_id", NAMED_IDS, VERSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionWish:
+    """How a person wants metadata to go on."""
+
+    without_nodes: frozenset[NodeId] = frozenset()
+    """These are gone for good: go on without their word."""
+    may_skip: bool = False
+    """Offsets that no node has count as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """Everything that is stored in one change, and what a person has to know of it."""
+
+    cluster_id: bytes
+    puts: tuple[Record, ...]
+    """With versions of their own: some are far above those that are stored."""
+    deletes: tuple[Record, ...]
+    coordinator_epoch: int
+    """At least this one is stored: nodes refuse a lower one."""
+    revision: int
+    findings: tuple[Finding, ...]
+    segments_found: int
+    topics_found: int
+
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether a person has to allow that offsets are skipped."""
+        return any(each.is_gap for each in self.findings)
+
+
+def is_blank(state: ClusterState) -> bool:
+    """Return whether no node ever came to these metadata: a store that was empty a moment ago."""
+    return not state.nodes and not state.topics
+
+
+def missing_nodes(
+    state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish
+) -> list[NodeId]:
+    """Nodes that metadata or other nodes know, and that have not told all that they hold."""
+    known = {each.node_id for each in state.nodes.values() if each.incarnation}
+    known.update(peer for each in nodes for peer in each.peers)
+    return sorted(known - {each.node_id for each in nodes} - wish.without_nodes)
+
+
+def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) -> Adoption:
+    """Return how these metadata go on.
+
+    Args:
+        state: What is stored: an older copy, or next to nothing.
+        nodes: Those that have told all that they hold.
+        wish: The word of a person.
+
+    Raises:
+        ConflictError: Nodes are of several clusters, or contradict each other or the metadata.
+    """
+    cluster_id = _cluster_id(state, nodes)
+    told = {
+        segment_id: each
+        for segment_id, each in by_segment(nodes).items()
+        if segment_id not in state.deleted and segment_id <= SEGMENT_ID_MAX
+    }
+    topics, renamed = _topics(state, nodes, told)
+    counters = _counters(state, nodes, told)
+    adopted = Adopted(
+        topic="",
+        settings=SegmentSettings(),
+        is_known=False,
+        nodes=frozenset(state.nodes) | {each.node_id for each in nodes},
+        is_complete=not wish.without_nodes,
+        next_id=counters[SEGMENT_IDS].next_value,
+        counted_ms=next_of(state, "counted_ms").next_value,
+        findings=renamed,
+    )
+    puts: list[Record] = []
+    deletes: list[Record] = []
+    by_partition: dict[PartitionKey, list[Evidence]] = {}
+    for each in told.values():
+        by_partition.setdefault(each.copies[0].key, []).append(each)
+    for topic in topics:
+        for partition, known, evidence in _partitions(state, topic, by_partition):
+            adopted.topic, adopted.settings = topic.name, topic.settings
+            adopted.is_known = topic.topic_id in state.topics
+            made = partition_chain(adopted, partition, known, evidence)
+            puts += [made.partition, *made.segments]
+            deletes += made.void
+    counters[SEGMENT_IDS] = replace(counters[SEGMENT_IDS], next_value=adopted.next_id)
+    tiers, merging = _tiers(state)
+    if state.tiers.segments:
+        adopted.findings.append(_NOT_LOOKED_AT)
+    epochs = [each.coordinator_epoch for each in nodes]
+    revisions = [each.metadata_revision for each in nodes]
+    return Adoption(
+        cluster_id=cluster_id,
+        puts=(
+            *_cluster(state, cluster_id),
+            *counters.values(),
+            *_nodes(state, nodes, SegmentId(adopted.next_id)),
+            *_disk_counters(state, nodes),
+            *(each for each in topics if each != state.topics.get(each.topic_id)),
+            *map(_leapt_producer, state.producers.values()),
+            *puts,
+            *tiers,
+        ),
+        deletes=(*deletes, *merging),
+        coordinator_epoch=max(state.coordinator_epoch, *epochs) + COORDINATOR_EPOCH_LEAP,
+        revision=max(state.metadata_revision, *revisions) + NUMBER_LEAP,
+        findings=tuple(adopted.findings),
+        segments_found=adopted.found,
+        topics_found=sum(each.topic_id not in state.topics for each in topics),
+    )
+
+
+def _cluster_id(state: ClusterState, nodes: Sequence[ToldNode]) -> bytes:
+    told = {each.cluster_id for each in nodes} - {b""}
+    if not told:
+        raise ConflictError(
+            "no node of a cluster has told what it holds: start the nodes, with this coordinator "
+            "as theirs, and repeat the command"
+        )
+    if len(told) > 1:
+        names = ", ".join(sorted(each.hex() for each in told))
+        raise ConflictError(
+            f"nodes of several clusters call this coordinator: {names}. Stop those that do not "
+            "belong to it, start the coordinator again, and repeat the command"
+        )
+    [cluster_id] = told
+    if cluster_id != state.cluster_id and not is_blank(state):
+        raise ConflictError(
+            f"these nodes belong to cluster {cluster_id.hex()}, and the metadata store to "
+            f"{state.cluster_id.hex()}: no store of another cluster can be continued by them"
+        )
+    return cluster_id
+
+
+def _cluster(state: ClusterState, cluster_id: bytes) -> Iterable[ClusterRecord]:
+    known = state.cluster
+    if known is None:
+        return (ClusterRecord(cluster_id, version=1),)
+    return (updated(known, cluster_id=cluster_id),) if known.cluster_id != cluster_id else ()
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def _counters(
+    state: ClusterState, nodes: Sequence[ToldNode], told: dict[SegmentId, Evidence]
+) -> dict[str, CounterRecord]:
+    """All counters of what is given out once, far above what was."""
+    found = {}
+    for name in _COUNTED:
+        known = next_of(state, name)
+        highest = max(told, default=0) if name == SEGMENT_IDS else 0
+        next_value = max(known.next_value, highest + 1) + NUMBER_LEAP
+        found[name] = updated(known, next_value=next_value)
+    known = next_of(state, INCARNATIONS)
+    given = max([known.next_value, *(each.node.incarnation + 1 for each in nodes)])
+    found[INCARNATIONS] = updated(known, next_value=given + INCARNATION_LEAP)
+    return found
+
+
+def _nodes(state: ClusterState, nodes: Sequence[ToldNode], since: SegmentId) -> list[NodeRecord]:
+    """Each node as it is now; the process that told it goes on as it is."""
+    found = []
+    for each in nodes:
+        known = state.nodes.get(each.node_id)
+        highest = max(known.issued_incarnation, known.incarnation) if known else 0
+        # A disk that the metadata do not know may have come a moment ago.
+        is_known = known is not None and known.disk_id == each.node.disk_id
+        found.append(
+            replace(
+                each.node,
+                issued_incarnation=Incarnation(
+                    max(highest, each.node.incarnation) + INCARNATION_LEAP
+                ),
+                disk_since_segment_id=known.disk_since_segment_id if known and is_known else since,
+                version=(known.version if known else 0) + 1,
+            )
+        )
+    told = {each.node_id for each in nodes}
+    for silent in state.nodes.values():
+        if silent.node_id not in told:
+            issued = max(silent.issued_incarnation, silent.incarnation)
+            leapt = Incarnation(issued + INCARNATION_LEAP)
+            found.append(updated(silent, issued_incarnation=leapt))
+    return found
+
+
+def _disk_counters(state: ClusterState, nodes: Sequence[ToldNode]) -> list[ReportedStateRecord]:
+    known = state.heard.get(COUNTERS, ReportedStateRecord(COUNTERS))
+    counters = dict(known.disk_counters)
+    for each in nodes:
+        heard = counters.get(each.node_id, 0)
+        counters[each.node_id] = max(heard, each.disk_counter)
+    return [updated(known, disk_counters=tuple(sorted(counters.items())))]
+
+
+def _leapt_producer(known: ProducerRecord) -> ProducerRecord:
+    """Whoever took the name since is fenced by the next one who takes it."""
+    return updated(known, producer_epoch=ProducerEpoch(known.producer_epoch + PRODUCER_EPOCH_LEAP))
+
+
+def _tiers(state: ClusterState) -> tuple[list[TierRecord], list[TierRecord]]:
+    """Uploads that were under way: records that forget the attempt, and mergers, which go.
+
+    Since the copy the attempt may have been published, and be all that is left of the segment. So
+    it is forgotten and not closed: nobody sweeps it.
+    """
+    under_way = [each for each in state.tiers.segments.values() if each.is_under_way]
+    forgotten = [
+        replace(
+            each,
+            attempt=NO_ATTEMPT,
+            owner=NO_NODE,
+            owner_incarnation=NO_INCARNATION,
+            version=each.version + 1,
+        )
+        for each in under_way
+        if not each.sources
+    ]
+    return forgotten, [each for each in under_way if each.sources]
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def _topics(
+    state: ClusterState, nodes: Sequence[ToldNode], told: dict[SegmentId, Evidence]
+) -> tuple[list[TopicRecord], list[Finding]]:
+    """All topics: those that metadata know, and those that nodes have segments of."""
+    findings: list[Finding] = []
+    names = {each.topic_id: each.name for node in nodes for each in node.topics}
+    owners = {name: topic_id for topic_id, name in names.items()}
+    counts: dict[bytes, int] = {}
+    for node in nodes:
+        for topic in node.topics:
+            counts[topic.topic_id] = max(counts.get(topic.topic_id, 0), topic.partitions)
+    newest: dict[bytes, Evidence] = {}
+    for each in told.values():
+        topic_id, number = each.copies[0].key
+        counts[topic_id] = max(counts.get(topic_id, 0), number + 1)
+        if topic_id not in newest or newest[topic_id].segment_id < each.segment_id:
+            newest[topic_id] = each
+    found = []
+    for topic_id, known in state.topics.items():
+        count = max(known.partitions, counts.get(topic_id, 0))
+        changes: dict[str, object] = {}
+        if topic_id in state.tiers.topics:  # of two forms in object storage the later one counts
+            changes["settings_version"] = known.settings_version + NUMBER_LEAP
+        if count > known.partitions:
+            changes |= {"partitions": count, "partition_counts": (0, count)}
+        owner = owners.get(known.name, topic_id)
+        if known.is_live and owner != topic_id:
+            changes["name"] = free = f"{known.name[:200]}.found-{topic_id.hex()[:8]}"
+            findings.append(
+                Finding(f"another topic is called {known.name!r} by now, so this one is {free!r}")
+            )
+        found.append(updated(known, **changes) if changes else known)
+    taken = {each.name: each.topic_id for each in found if each.is_live}
+    for topic_id in sorted(newest.keys() - state.topics.keys()):
+        name = names.get(topic_id) or _heard_name(told.values(), topic_id)
+        free = _free_name(name, topic_id, taken)
+        if free != name:
+            said = f"a topic that was called {name!r}" if name else "no node knows its name: it"
+            findings.append(
+                Finding(
+                    f"{said} comes back as {free!r}. To rename it: icecore topic delete {free}, "
+                    f"then icecore topic undelete --topic-id {topic_id.hex()} --as NAME",
+                    free,
+                )
+            )
+        findings.append(
+            Finding(
+                "the metadata did not know this topic: it has the settings of its newest segment,"
+                " keeps all records, and is not tiered. Alter it as it was",
+                free,
+            )
+        )
+        taken[free] = topic_id
+        found.append(_new_topic(topic_id, free, counts[topic_id], newest[topic_id]))
+    return found, findings
+
+
+def _heard_name(told: Iterable[Evidence], topic_id: bytes) -> str:
+    for each in told:
+        record = each.record
+        if each.copies[0].topic_id == topic_id and record is not None and record.topic:
+            return record.topic
+    return ""
+
+
+def _free_name(name: str, topic_id: bytes, taken: Collection[str]) -> str:
+    """The name of a topic that comes back, or another one where it is taken or not known."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicNameError:
+        name = ""
+    if name and name not in taken:
+        return name
+    return f"{name[:200] or 'topic'}.found-{topic_id.hex()[:8]}"
+
+
+def _new_topic(topic_id: bytes, name: str, count: int, newest: Evidence) -> TopicRecord:
+    record = newest.record
+    copies = len({each.node_id for each in newest.copies})
+    settings = SegmentSettings(replication_factor=copies, min_insync_replicas=copies // 2 + 1)
+    return TopicRecord(
+        topic_id=topic_id,
+        name=name,
+        partitions=count,
+        settings=record.settings if record is not None else settings,
+        partition_counts=(0, count),
+        settings_version=NUMBER_LEAP,
+        version=1,
+    )
+
+
+def _partitions(
+    state: ClusterState, topic: TopicRecord, told: Mapping[PartitionKey, list[Evidence]]
+) -> Iterable[tuple[PartitionRecord, list[SegmentRecord], list[Evidence]]]:
+    """Each partition of a topic with all that is known of its segments."""
+    for number in range(topic.partitions):
+        key = (topic.topic_id, number)
+        partition = state.partitions.get(key)
+        if partition is None and (topic.is_deleting or topic.is_import):
+            continue  # it has none any more, or gets it with the last step of its import
+        known = [state.segments[each] for each in state.segments_of_partition.get(key, {})]
+        if partition is None:
+            leap = NUMBER_LEAP
+            partition = PartitionRecord(*key, tier_revision=leap, table_revision=leap)
+        elif partition.tier_revision:  # a table takes no lower one than it has
+            partition = replace(partition, tier_revision=partition.tier_revision + NUMBER_LEAP)
+        yield partition, known, told.get(key, [])

@@ -1,0 +1,249 @@
+"""The calls that a coordinator answers whose metadata are suspended.
+
+Nodes tell what they hold, and a person says that the metadata go on by that. Every other call is
+refused, by an error that says why and asks nodes for their word. Messages to values, outcomes to
+messages: ``decisions/adoption`` decides.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from icecore.errors import InvalidRequestError, UnavailableError, WrongClusterError
+from icecore.model import (
+    INVENTORY_WANTED,
+    CoordinatorEpoch,
+    Epoch,
+    Generation,
+    Incarnation,
+    NodeId,
+    SegmentId,
+)
+from icecore.process.log import event
+from icecore.rpc.convert import node_ids, segment_from_proto
+from icecore.rpc.framing import parse
+from icecore.rpc.methods import ADMIN, COORDINATOR, MIRROR
+from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
+from icecore.v1 import admin_pb2
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.adoption.adopt import (
+    Adoption,
+    AdoptionWish,
+    adopt,
+    is_blank,
+    missing_nodes,
+)
+from icecore_coordinator.decisions.adoption.told import ToldNode, ToldReplica, ToldTopic
+from icecore_coordinator.decisions.node_changes import Registration, check_registration
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.limits import NODES_MAX
+from icecore_coordinator.state.records import NodeRecord
+
+_log = logging.getLogger(__name__)
+
+PAGES_MAX: Final = 1_000
+"""Pages of one node: a million segments."""
+_HEARTBEAT: Final = COORDINATOR["Heartbeat"]
+_TELL: Final = COORDINATOR["TellInventory"]
+_ADOPT: Final = ADMIN["AdoptMetadata"]
+
+
+class AdoptionService:
+    """All calls of a suspended coordinator. Loop only."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        why: str,
+        name: str,
+        commit: Callable[[Adoption], Awaitable[None]],
+    ) -> None:
+        """
+        Args:
+            state: The metadata as they are stored.
+            why: Why they are suspended, and what a person can do.
+            name: Of this process, for nodes: each process is told anew.
+            commit: Stores an adoption.
+        """
+        self._state = state
+        self._why = why
+        self._name = name
+        self._commit = commit
+        self._telling: dict[NodeId, _Telling] = {}
+        self._told: dict[NodeId, ToldNode] = {}
+        self._adopting = asyncio.Lock()
+        self._done: Adoption | None = None
+
+    def handlers(self) -> Handlers:
+        """By full method name."""
+        refused = dict.fromkeys((*COORDINATOR, *ADMIN, *MIRROR), self._refuse)
+        del refused[_HEARTBEAT]
+        unary = {**refused, _TELL: self._tell, _ADOPT: self._adopt}
+        return Handlers(unary, {_HEARTBEAT: self._refuse_stream})
+
+    def _refusal(self) -> UnavailableError:
+        return UnavailableError(self._why, **{INVENTORY_WANTED: self._name})
+
+    async def _refuse(self, _: Received, __: CallContext) -> bytes:
+        raise self._refusal()
+
+    async def _refuse_stream(self, stream: ServerStream, _: CallContext) -> None:
+        await stream.read()
+        raise self._refusal()
+
+    # --- what nodes tell ------------------------------------------------------------------------
+
+    async def _tell(self, body: Received, _: CallContext) -> bytes:
+        """Take one page in. The last one makes the word of the node count."""
+        page = parse(pb.TellInventoryRequest, body)
+        registration = _registration(page.node)
+        self._check(registration)
+        node_id = registration.node_id
+        telling = self._telling.setdefault(node_id, _Telling())
+        if page.page == 0:
+            telling = self._telling[node_id] = _Telling()
+        if page.page != telling.pages or page.page >= PAGES_MAX:
+            raise InvalidRequestError(
+                f"page {page.page} of node {node_id} does not follow on page {telling.pages - 1}: "
+                "begin anew"
+            )
+        telling.take(node_id, page)
+        if not page.more:
+            del self._telling[node_id]
+            told = telling.told(registration, page)
+            self._told[node_id] = told
+            event(
+                _log,
+                logging.WARNING,
+                "inventory_told",
+                node_id=node_id,
+                segments=len(told.copies),
+                revision=told.metadata_revision,
+            )
+        return pb.TellInventoryResponse().SerializeToString()
+
+    def _check(self, asked: Registration) -> None:
+        """Raises InvalidRequestError, WrongClusterError."""
+        if asked.node_id < 1 or not asked.disk_id:
+            raise InvalidRequestError("a node needs an id of at least 1 and a disk id")
+        check_registration(asked)
+        if asked.cluster_id != self._state.cluster_id and not is_blank(self._state):
+            raise WrongClusterError(
+                f"this is cluster {self._state.cluster_id.hex()}, not {asked.cluster_id.hex()}"
+            )
+        if not asked.cluster_id:
+            raise UnavailableError(f"node {asked.node_id} is new, and waits: {self._why}")
+        if asked.node_id not in self._told and len(self._told) >= NODES_MAX:
+            raise InvalidRequestError(f"more than {NODES_MAX} nodes tell what they hold")
+
+    # --- what a person says ---------------------------------------------------------------------
+
+    async def _adopt(self, body: Received, _: CallContext) -> bytes:
+        request = parse(admin_pb2.AdoptMetadataRequest, body)
+        wish = AdoptionWish(frozenset(node_ids(request.without_nodes)), may_skip=request.skip_gaps)
+        async with self._adopting:
+            if self._done is not None:  # the answer was lost, and the command came again
+                return self._answer(self._done, [], is_done=True)
+            nodes = [each for each in self._told.values() if each.node_id not in wish.without_nodes]
+            missing = missing_nodes(self._state, nodes, wish)
+            adoption = adopt(self._state, nodes, wish)
+            is_allowed = not missing and (wish.may_skip or not adoption.has_gaps)
+            if is_allowed and not request.dry_run:
+                await self._commit(adoption)
+                self._done = adoption
+            return self._answer(adoption, missing, is_done=self._done is not None)
+
+    def _answer(self, adoption: Adoption, missing: Iterable[NodeId], *, is_done: bool) -> bytes:
+        return admin_pb2.AdoptMetadataResponse(
+            cluster_id=adoption.cluster_id,
+            told_nodes=sorted(self._told),
+            missing_nodes=missing,
+            segments_found=adoption.segments_found,
+            topics_found=adoption.topics_found,
+            findings=[
+                admin_pb2.AdoptFinding(
+                    topic=each.topic,
+                    partition=each.partition,
+                    segment_id=each.segment_id,
+                    why=each.why,
+                    gap=each.is_gap,
+                )
+                for each in adoption.findings
+            ],
+            done=is_done,
+        ).SerializeToString()
+
+
+def _registration(message: pb.RegisterRequest) -> Registration:
+    return Registration(
+        cluster_id=message.cluster_id,
+        node_id=NodeId(message.node_id),
+        disk_id=message.disk_id,
+        incarnation=Incarnation(message.incarnation),
+        address=message.address,
+        rack=message.rack,
+        disk_counter=message.disk_counter,
+        native_address=message.native_address,
+        protocol_version=message.protocol_version,
+        tier_url=message.tier_url,
+    )
+
+
+class _Telling:
+    """The pages of one node that have come."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+        self._copies: list[ToldReplica] = []
+        self._topics: list[ToldTopic] = []
+
+    def take(self, node_id: NodeId, page: pb.TellInventoryRequest) -> None:
+        """Take in the next one."""
+        self.pages += 1
+        self._copies += [_copy(node_id, each) for each in page.node.segments]
+        self._topics += [
+            ToldTopic(each.topic_id, each.name, each.partitions) for each in page.topics
+        ]
+
+    def told(self, registration: Registration, last: pb.TellInventoryRequest) -> ToldNode:
+        """All that the node has told."""
+        return ToldNode(
+            node=NodeRecord(
+                registration.node_id,
+                disk_id=registration.disk_id,
+                address=registration.address,
+                rack=registration.rack,
+                incarnation=registration.incarnation,
+                native_address=registration.native_address,
+                protocol_version=registration.protocol_version,
+                tier_url=registration.tier_url,
+            ),
+            cluster_id=registration.cluster_id,
+            disk_counter=registration.disk_counter,
+            coordinator_epoch=CoordinatorEpoch(last.coordinator_epoch),
+            metadata_revision=last.node.metadata_revision,
+            peers=node_ids(last.peers),
+            copies=tuple(self._copies),
+            topics=tuple(self._topics),
+        )
+
+
+def _copy(node_id: NodeId, told: pb.SegmentInventory) -> ToldReplica:
+    return ToldReplica(
+        node_id=node_id,
+        segment_id=SegmentId(told.segment_id),
+        topic_id=told.topic_id,
+        partition=told.partition,
+        generation=Generation(told.generation),
+        base_offset=told.base_offset,
+        epoch=Epoch(told.epoch),
+        promised_epoch=Epoch(told.promised_epoch),
+        durable_end_offset=told.durable_end_offset,
+        is_sealed=told.sealed,
+        is_intact=told.intact,
+        digest=told.digest,
+        length_bytes=told.length_bytes,
+        max_append_timestamp_ms=told.max_append_timestamp_ms,
+        record=segment_from_proto(told.record) if told.HasField("record") else None,
+    )

@@ -1,0 +1,78 @@
+"""A coordinator whose metadata are suspended: they are an older copy, or empty beside a cluster.
+
+It gives nothing out and orders nothing. It waits at the coordinator's address for the word of the
+nodes, and for a person: who puts the newest store back, or lets these metadata go on. Then all of
+it is stored in one transaction, and an ordinary coordinator begins.
+"""
+
+import asyncio
+import logging
+
+from icecore.process.log import event
+from icecore.rpc.addresses import native
+from icecore.rpc.ports import Net, Rng, Server
+from icecore_coordinator.decisions.adoption.adopt import Adoption
+from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.services.adoption_service import AdoptionService
+from icecore_coordinator.state.record_json import encode
+from icecore_coordinator.stores.metadata_store import MetadataStore, Stored
+
+_log = logging.getLogger(__name__)
+
+
+class SuspendedCoordinator:
+    """Stands in the place of a coordinator. ``start``, then ``stop``; not to be started again.
+
+    Args:
+        net: From everyone.
+        store: Exclusive to this object; closed by ``stop``.
+        rng: Of its name.
+        why: Why the metadata are suspended, and what a person can do.
+    """
+
+    def __init__(self, net: Net, store: MetadataStore, rng: Rng, why: str) -> None:
+        self._net, self._store, self._why = net, store, why
+        self._name = rng.bytes(8).hex()
+        self._ledger = Ledger(store, rng)
+        self._servers: list[Server] = []
+        self.adopted = asyncio.Event()
+        """Set when the metadata may go on: an ordinary coordinator is to begin."""
+
+    async def start(self, listen: str, native_listen: str = "") -> None:
+        """Read the store and serve.
+
+        Raises:
+            ConfigurationError: An address can't be bound.
+            StorageError: The metadata store failed.
+        """
+        await self._ledger.open()
+        service = AdoptionService(self._ledger.state, self._why, self._name, self._commit)
+        for address in (listen, *([native(native_listen)] if native_listen else [])):
+            self._servers.append(await self._net.serve(address, service.handlers()))
+        event(_log, logging.CRITICAL, "metadata_suspended", why=self._why)
+
+    async def stop(self) -> None:
+        """Stop serving and release the store. Idempotent."""
+        await asyncio.gather(*(server.stop(grace_s=0.5) for server in self._servers))
+        self._servers.clear()
+        await self._store.close()
+
+    async def _commit(self, adoption: Adoption) -> None:
+        """Store all of it at once: a process that dies before it has changed nothing."""
+        await self._store.adopt(
+            [Stored(each.key, encode(each), each.version) for each in adoption.puts],
+            [each.key for each in adoption.deletes],
+            adoption.coordinator_epoch,
+            adoption.revision,
+        )
+        event(
+            _log,
+            logging.WARNING,
+            "metadata_adopted",
+            cluster_id=adoption.cluster_id,
+            revision=adoption.revision,
+            segments=adoption.segments_found,
+            topics=adoption.topics_found,
+            findings=len(adoption.findings),
+        )
+        self.adopted.set()

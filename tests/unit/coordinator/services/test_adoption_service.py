@@ -1,0 +1,166 @@
+"""A coordinator whose metadata are suspended hears the nodes, refuses the rest, and obeys a person
+(R108)."""
+
+from typing import Any, cast
+
+import pytest
+
+from icecore.errors import (
+    ConflictError,
+    IcecoreError,
+    InvalidRequestError,
+    UnavailableError,
+    WrongClusterError,
+)
+from icecore.model import INVENTORY_WANTED
+from icecore.rpc.methods import ADMIN, COORDINATOR, MIRROR
+from icecore.v1 import admin_pb2
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.adoption.adopt import Adoption
+from icecore_coordinator.services.adoption_service import AdoptionService
+from icecore_coordinator.state.cluster_state import ClusterState
+from tests.support.cluster_states import TOPIC, Cluster, started
+
+CALL = cast(Any, None)
+WHY = "an older copy: do this or that"
+
+
+class World:
+    """The service, and what it has stored."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.stored: list[Adoption] = []
+        self.service = AdoptionService(state, WHY, "process-1", self.store)
+        self.handlers = self.service.handlers()
+
+    async def store(self, adoption: Adoption) -> None:
+        self.stored.append(adoption)
+
+    async def call(self, method: str, request: Any) -> bytes:
+        return bytes(await self.handlers.unary[method](request.SerializeToString(), CALL))
+
+    async def tell(self, node_id: int, *numbers: int, **fields: Any) -> None:
+        """All pages of a node, or those with the numbers."""
+        for number in numbers or (0,):
+            page = told(self.state, node_id, number, **fields)
+            await self.call(COORDINATOR["TellInventory"], page)
+
+    async def adopt(self, **wish: Any) -> admin_pb2.AdoptMetadataResponse:
+        request = admin_pb2.AdoptMetadataRequest(**wish)
+        body = await self.call(ADMIN["AdoptMetadata"], request)
+        return admin_pb2.AdoptMetadataResponse.FromString(body)
+
+
+def told(state: ClusterState, node_id: int, number: int = 0, **fields: Any) -> Any:
+    segment = pb.SegmentInventory(
+        segment_id=1,
+        topic_id=TOPIC,
+        base_offset=0,
+        durable_end_offset=10 + number,
+        epoch=state.segments[1].segment.epoch if 1 in state.segments else 2,
+        intact=True,
+        digest=b"d",
+    )
+    node = pb.RegisterRequest(
+        cluster_id=fields.pop("cluster_id", state.cluster_id),
+        node_id=node_id,
+        disk_id=bytes([node_id]),
+        incarnation=20,
+        address=f"n{node_id}:1",
+        segments=[segment],
+        metadata_revision=500,
+    )
+    return pb.TellInventoryRequest(node=node, coordinator_epoch=9, page=number, **fields)
+
+
+async def test_every_other_call_is_refused_with_the_ways_out() -> None:
+    world = World(started())
+    names = {*COORDINATOR, *ADMIN, *MIRROR} - {COORDINATOR["Heartbeat"]}
+    assert world.handlers.unary.keys() == names
+    for name in names - {COORDINATOR["TellInventory"], ADMIN["AdoptMetadata"]}:
+        with pytest.raises(UnavailableError, match="do this or that") as refusal:
+            await world.handlers.unary[name](b"", CALL)
+        assert refusal.value.metadata[INVENTORY_WANTED] == "process-1"
+
+
+async def test_a_heartbeat_stream_is_refused_and_asks_for_the_inventory() -> None:
+    class Stream:
+        async def read(self) -> bytes:
+            return b""
+
+    world = World(started())
+    with pytest.raises(UnavailableError) as refusal:
+        await world.handlers.streams[COORDINATOR["Heartbeat"]](cast(Any, Stream()), CALL)
+    assert refusal.value.metadata[INVENTORY_WANTED] == "process-1"
+
+
+async def test_it_is_stored_once_when_every_node_has_told_all() -> None:
+    world = World(started())
+    await world.tell(1)
+    await world.tell(2, more=True)
+    await world.tell(3)
+    answer = await world.adopt()
+    assert (list(answer.told_nodes), list(answer.missing_nodes)) == ([1, 3], [2])
+    assert (answer.done, world.stored) == (False, [])
+    await world.tell(2, 1)
+    assert not (await world.adopt(dry_run=True)).done
+    assert not world.stored
+    assert (await world.adopt()).done
+    assert (await world.adopt()).done, "the answer was lost, and the command came again"
+    assert len(world.stored) == 1
+    assert world.stored[0].revision > 500
+
+
+async def test_a_node_that_is_gone_may_be_left_out_and_what_it_said_does_not_count() -> None:
+    world = World(started())
+    await world.tell(1)
+    await world.tell(3)
+    answer = await world.adopt(without_nodes=[2])
+    assert answer.done
+    assert [each.segment_id for each in answer.findings] == [1], "others may have more of the tail"
+    other = World(started())
+    for node_id in (1, 2, 3):
+        await other.tell(node_id)
+    await other.adopt(without_nodes=[3])
+    [tail] = [each for each in other.stored[0].puts if each.key.startswith("segment/")]
+    assert cast(Any, tail).is_unclean_begun
+
+
+async def test_pages_that_do_not_follow_are_refused_and_page_0_begins_anew() -> None:
+    world = World(started())
+    await world.tell(1, more=True)
+    with pytest.raises(InvalidRequestError, match="begin anew"):
+        await world.tell(1, 2)
+    await world.tell(1, more=True)
+    await world.tell(1, 1)
+    assert list((await world.adopt()).told_nodes) == [1]
+
+
+async def test_nodes_of_another_cluster_count_only_where_the_store_is_empty() -> None:
+    with pytest.raises(WrongClusterError):
+        await World(started()).tell(1, cluster_id=b"o" * 16)
+    empty = World(Cluster())
+    await empty.tell(1, cluster_id=b"o" * 16)
+    answer = await empty.adopt()
+    assert (answer.done, answer.cluster_id, answer.topics_found) == (True, b"o" * 16, 1)
+    with pytest.raises(UnavailableError, match="is new, and waits"):
+        await World(Cluster()).tell(1, cluster_id=b"")
+
+
+@pytest.mark.parametrize("fields", [{"node_id": 0}, {"disk_id": b""}, {"address": "no port"}])
+async def test_what_no_node_says_is_refused(fields: dict[str, Any]) -> None:
+    world = World(started())
+    page = told(world.state, 1)
+    for name, value in fields.items():
+        setattr(page.node, name, value)
+    with pytest.raises(InvalidRequestError):
+        await world.call(COORDINATOR["TellInventory"], page)
+
+
+async def test_nothing_is_stored_where_nobody_told_anything() -> None:
+    world = World(started())
+    with pytest.raises(ConflictError, match="start the nodes") as refusal:
+        await world.adopt()
+    assert isinstance(refusal.value, IcecoreError)
+    assert not world.stored
