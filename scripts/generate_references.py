@@ -134,7 +134,7 @@ def metrics() -> str:
     node.show(lambda: NodeSample((partition,), (("active", 1),), disks=disks))
 
     async def coordinator() -> Iterable[Any]:
-        pages = CoordinatorPages(admin_pb2.DescribeClusterResponse, lambda: False)
+        pages = CoordinatorPages(admin_pb2.DescribeClusterResponse, lambda: False, lambda: "")
         return await asyncio.to_thread(lambda: list(pages.registry.collect()))
 
     parts = [

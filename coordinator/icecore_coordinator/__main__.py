@@ -71,7 +71,9 @@ async def _serve(settings: CoordinatorSettings) -> int:
         await coordinator.start(settings.listen, settings.native_listen)
         if settings.metrics_listen:
             pages = CoordinatorPages(
-                lambda: coordinator.describe(), lambda: coordinator.ledger.lost.is_set()
+                lambda: coordinator.describe(),
+                lambda: coordinator.ledger.lost.is_set(),
+                lambda: coordinator.ledger.suspended,
             )
             status = StatusServer(
                 pages.pages(), settings.metrics_listen, insecure_bind=settings.insecure_bind

@@ -37,15 +37,20 @@ class CoordinatorPages:
     threads."""
 
     def __init__(
-        self, describe: Callable[[], pb.DescribeClusterResponse], is_lost: Callable[[], bool]
+        self,
+        describe: Callable[[], pb.DescribeClusterResponse],
+        is_lost: Callable[[], bool],
+        why_suspended: Callable[[], str],
     ) -> None:
         """
         Args:
             describe: The cluster in numbers; called on the loop.
             is_lost: Whether the coordinator is one no more; called on the loop.
+            why_suspended: Why its metadata wait for a person; empty = they do not.
         """
         self._describe_cluster = describe
         self._ask_lost = is_lost
+        self._why_suspended = why_suspended
         self._loop = asyncio.get_running_loop()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -54,11 +59,17 @@ class CoordinatorPages:
 
     def pages(self) -> Pages:
         """For the server."""
-        return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_not, self.why_not)
+        return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_dead, self.why_not)
 
     def why_not(self) -> str:
-        """Return why the coordinator is not ready, for both probes; empty = it is. It is ready
-        while its loop turns, no other coordinator took over and the metadata store works."""
+        """Return why the coordinator is not ready; empty = it is. It is ready while it is alive,
+        and its metadata are not suspended."""
+        return self.why_dead() or self._why_suspended()
+
+    def why_dead(self) -> str:
+        """Return why the process is to be started anew; empty = its loop turns, no other
+        coordinator took over and the metadata store works. One whose metadata are suspended is
+        alive: it waits for a person, and hears the nodes until then."""
         try:
             is_lost = asyncio.run_coroutine_threadsafe(self._is_lost(), self._loop).result(_SOON_S)
         except (TimeoutError, RuntimeError):
@@ -73,7 +84,7 @@ class CoordinatorPages:
         return generate_latest(self.registry)
 
     async def _is_lost(self) -> bool:
-        return self._ask_lost()
+        return self._ask_lost() and not self._why_suspended()
 
     async def _describe(self) -> pb.DescribeClusterResponse:
         return self._describe_cluster()

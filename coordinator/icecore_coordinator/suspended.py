@@ -59,12 +59,10 @@ class SuspendedCoordinator:
 
     async def _commit(self, adoption: Adoption) -> None:
         """Store all of it at once: a process that dies before it has changed nothing."""
-        await self._store.adopt(
-            [Stored(each.key, encode(each), each.version) for each in adoption.puts],
-            [each.key for each in adoption.deletes],
-            adoption.coordinator_epoch,
-            adoption.revision,
-        )
+        puts = [Stored(each.key, encode(each), each.version) for each in adoption.puts]
+        deletes = [each.key for each in adoption.deletes]
+        await asyncio.sleep(0)  # probes have their turn
+        await self._store.adopt(puts, deletes, adoption.coordinator_epoch, adoption.revision)
         event(
             _log,
             logging.WARNING,

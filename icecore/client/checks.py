@@ -255,6 +255,13 @@ def segment_ids(name: str, given: Any) -> tuple[int, ...]:
     return tuple(whole(name, each, 1, UINT64_MAX) for each in given)
 
 
+def node_ids(name: str, given: Any) -> tuple[int, ...]:
+    """Several ids of nodes. Raises TypeError, InvalidRequestError."""
+    if _is_text_or_mapping(given) or not isinstance(given, Sequence):
+        raise wrong_type(name, given, "a sequence of node ids")
+    return tuple(whole(name, each, 1, UINT32_MAX) for each in given)
+
+
 def columns(name: str, given: Any, expected: str) -> Sequence[Any]:
     """A column of records: it has a length, an order and slices. Raises TypeError."""
     if isinstance(given, list | tuple):

@@ -150,6 +150,7 @@ class AdoptionService:
             adoption = adopt(self._state, nodes, wish)
             is_allowed = not missing and (wish.may_skip or not adoption.has_gaps)
             if is_allowed and not request.dry_run:
+                await asyncio.sleep(0)  # probes have their turn
                 await self._commit(adoption)
                 self._done = adoption
             return self._answer(adoption, missing, is_done=self._done is not None)

@@ -373,9 +373,7 @@ class Admin:
         """
         request = admin_pb2.AdoptMetadataRequest(
             dry_run=checks.flag("dry_run", dry_run),
-            without_nodes=[
-                checks.whole("without_nodes", each, 1, checks.UINT32_MAX) for each in without_nodes
-            ],
+            without_nodes=checks.node_ids("without_nodes", without_nodes),
             skip_gaps=checks.flag("skip_gaps", skip_gaps),
         )
         answer = await self._call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)

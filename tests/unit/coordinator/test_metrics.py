@@ -22,7 +22,7 @@ CLUSTER = pb.DescribeClusterResponse(
 
 
 async def test_the_cluster_in_numbers() -> None:
-    pages = CoordinatorPages(lambda: CLUSTER, lambda: False).pages()
+    pages = CoordinatorPages(lambda: CLUSTER, lambda: False, lambda: "").pages()
     text = (await asyncio.to_thread(pages.metrics)).decode()
     for line in (
         "icecore_cluster_offline_partitions 2.0",
@@ -37,9 +37,15 @@ async def test_the_cluster_in_numbers() -> None:
 
 
 async def test_one_that_lost_its_place_is_neither() -> None:
-    pages = CoordinatorPages(lambda: CLUSTER, lambda: True).pages()
+    pages = CoordinatorPages(lambda: CLUSTER, lambda: True, lambda: "").pages()
     assert "another coordinator took over" in await asyncio.to_thread(pages.live)
     assert await asyncio.to_thread(pages.ready)
+
+
+async def test_one_whose_metadata_are_suspended_is_alive_and_says_why_it_is_not_ready() -> None:
+    pages = CoordinatorPages(lambda: CLUSTER, lambda: True, lambda: "an older copy").pages()
+    assert await asyncio.to_thread(pages.live) == ""
+    assert await asyncio.to_thread(pages.ready) == "an older copy"
 
 
 def hang() -> None:
@@ -50,7 +56,7 @@ def hang() -> None:
 async def test_a_loop_that_hangs_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_SOON_S", 0.05)
     monkeypatch.setattr(metrics, "_ANSWER_S", 0.05)
-    pages = CoordinatorPages(lambda: CLUSTER, lambda: False).pages()
+    pages = CoordinatorPages(lambda: CLUSTER, lambda: False, lambda: "").pages()
 
     def ask() -> tuple[str, bool]:
         try:

@@ -321,6 +321,11 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     "roll_topic": {"name": wrong("text")},
     "accept_disk": {"node_id": wrong("one", "number of numpy")},
     "forget_node": {"node_id": wrong("one", "number of numpy"), "disk_gone": wrong("true")},
+    "adopt_metadata": {
+        "dry_run": wrong("true"),
+        "without_nodes": wrong("empty list", "list"),
+        "skip_gaps": wrong("true"),
+    },
     "delete_records": {
         "topic": wrong("text"),
         "before_offsets": [*wrong(), {-1: 0}, {0: -1}, {0: 1.5}, {"0": 0}],
