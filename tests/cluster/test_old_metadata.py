@@ -186,7 +186,7 @@ async def test_nodes_serve_on_beside_an_empty_store(cluster: LocalCluster) -> No
         newest = put(cluster, None)
         await asyncio.to_thread(cluster.start_coordinator)
         node = cluster.node(1)
-        await until(lambda: "wrong_coordinator" in node.log_tail(), 30)
+        await until(lambda: "wrong_coordinator" in node.log_path.read_text(), 30)
         assert [each.log_tail() for each in cluster.dead()] == []
         second = await produce(node.listen, "t", numbered(COUNT, COUNT))
         cluster.kill_coordinator()

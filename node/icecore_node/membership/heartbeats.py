@@ -91,8 +91,8 @@ class Heartbeats:
         """Whether the coordinator has answered on the stream that is open now."""
         self.was_heard = False
         """Whether the coordinator ever answered a heartbeat: then our incarnation counted."""
-        self._why_wrong = ""
-        """The last refusal of a coordinator that was told."""
+        self._last_told = ""
+        """Why the stream broke last, as it was told."""
         self.may_leave = False
         """Whether the coordinator needs this draining node no longer."""
 
@@ -139,10 +139,11 @@ class Heartbeats:
             raise error
         is_wrong = isinstance(error, WrongClusterError | FencedError)
         is_wrong |= INVENTORY_WANTED in error.metadata
-        is_new, self._why_wrong = error.message != self._why_wrong, error.message
+        why = f"{'wrong' if is_wrong else 'broken'}: {error.message}"
+        is_new, self._last_told = why != self._last_told, why
         if is_wrong and is_new:
             event(_log, logging.CRITICAL, "wrong_coordinator", error=error)
-        elif not is_wrong:
+        elif is_new:  # not each of ten tries a second
             event(_log, logging.INFO, "heartbeats_broken", error=error)
 
     async def _converse(self, stream: ClientStream) -> None:
