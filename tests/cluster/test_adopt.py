@@ -5,9 +5,11 @@ are gone; and the advice of each message ends well.
 """
 
 import asyncio
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import pytest
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.model import OFFSETS_LEFT_OUT
+from tests.chaos.damage import truncate
+from tests.cluster.test_damage import file_of
 from tests.cluster.test_old_metadata import (
     copy_of_metadata,
     known_everywhere,
@@ -162,15 +166,7 @@ async def test_nodes_that_start_anew_tell_what_their_disks_have(
         await world.before()
         copy = copy_of_metadata(cluster, tmp_path / "copy")
         await world.after()
-        await asyncio.sleep(REMEMBERED_S)
-        cluster.kill_coordinator()
-        for node_id in cluster.addresses:
-            cluster.kill_node(node_id)
-        put(cluster, None if is_empty else copy)
-        for node_id in cluster.addresses:
-            cluster._spawn(cluster.node(node_id))
-        await starts_and_waits(cluster)
-        await all_told(cluster)
+        await restart_on(cluster, None if is_empty else copy)
         await icecore(cluster, "cluster", "adopt", "--yes")
         await healthy(cluster)
         await rename_found(cluster, world)
@@ -287,6 +283,7 @@ async def test_a_new_cluster_is_made_on_purpose(cluster: LocalCluster) -> None:
     with cluster:
         world = World(cluster)
         await world.before()
+        await known_everywhere(cluster, "before")
         cluster.kill_coordinator()
         put(cluster, None)
         shown = await starts_and_waits(cluster)
@@ -299,3 +296,62 @@ async def test_a_new_cluster_is_made_on_purpose(cluster: LocalCluster) -> None:
         with Admin(cluster.bootstrap) as admin:
             assert not await asyncio.to_thread(admin.describe_topics)
         assert await read_all(cluster.addresses[1], "before") == world.acked["before"]
+
+
+async def test_a_single_copy_of_which_nobody_knows_more_goes_on_far_above(
+    cluster: LocalCluster,
+) -> None:
+    """Others may have had copies, too, as far as anybody knows. Nothing that is left is lost."""
+    with cluster:
+        await create(cluster.bootstrap, "t", partitions=1, replication_factor=1)
+        acked = await produce(cluster.bootstrap, "t", numbered(0, COUNT))
+        await restart_on(cluster, None)
+        shown = await icecore(cluster, "cluster", "adopt", "--yes")
+        [topic] = set(re.findall(r"topic\.found-[0-9a-f]+", shown))
+        await healthy(cluster)
+        assert await read_all(cluster.bootstrap, topic) == acked
+        more = await produce(cluster.bootstrap, topic, numbered(COUNT, COUNT))
+        assert await read_all(cluster.bootstrap, topic) == merged(acked, more)
+        assert more[0][0][0] >= OFFSETS_LEFT_OUT
+
+
+async def test_a_damaged_copy_may_be_the_longest_and_needs_a_word_of_its_own(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """No process remembers who led. The advice about the end of the tail is followed."""
+    with cluster:
+        world = World(cluster)
+        await world.before()
+        copy = copy_of_metadata(cluster, tmp_path / "copy")
+        await create(cluster.bootstrap, "after", partitions=1, replication_factor=3)
+        await world.produce("after")
+        with Admin(cluster.bootstrap) as admin:
+            [tail] = await asyncio.to_thread(admin.list_segments, "after")
+
+        def damage() -> None:
+            assert truncate(file_of(cluster, 3, tail), random.Random(1))
+
+        await restart_on(cluster, copy, damage)
+        shown = await icecore(cluster, "cluster", "adopt", "--yes")
+        [advice] = set(re.findall(r"icecore (segment recover-unclean \S+ \d+ \d+)", shown))
+        await icecore(cluster, *advice.split(), "--yes")
+        await healthy(cluster)
+        await rename_found(cluster, world)
+        await world.all_is_there()
+        await world.goes_on()
+
+
+async def restart_on(
+    cluster: LocalCluster, store: Path | None, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Everything ends at once, and comes back on another store of the coordinator."""
+    await asyncio.sleep(REMEMBERED_S)
+    cluster.kill_coordinator()
+    for node_id in cluster.addresses:
+        cluster.kill_node(node_id)
+    meanwhile()
+    put(cluster, store)
+    for node_id in cluster.addresses:
+        cluster._spawn(cluster.node(node_id))
+    await starts_and_waits(cluster)
+    await all_told(cluster)

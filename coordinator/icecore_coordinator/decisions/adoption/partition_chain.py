@@ -347,13 +347,12 @@ class _Log:
                 "leader": NO_NODE,
                 "leader_incarnation": NO_INCARNATION,
                 "replicas": tellers,
-                "isr": _longest(copies) if is_whole else (),
+                "isr": _longest(copies),
                 "settings": settings,
             }
         if not is_whole:
             self._adopted.note(
-                "nodes that are not here may have more of it: behind what is left it goes on 2^32"
-                " offsets above",
+                "others may have had more of it: behind what is left it goes on 2^32 offsets above",
                 self._number,
                 segment_id,
             )

@@ -164,3 +164,18 @@ async def test_nothing_is_stored_where_nobody_told_anything() -> None:
         await world.adopt()
     assert isinstance(refusal.value, IcecoreError)
     assert not world.stored
+
+
+async def test_offsets_that_no_node_has_need_a_word_of_their_own() -> None:
+    world = World(started())
+    for node_id in (1, 2, 3):
+        page = told(world.state, node_id)
+        ahead = page.node.segments.add()
+        ahead.CopyFrom(page.node.segments[0])
+        ahead.segment_id, ahead.base_offset, ahead.durable_end_offset = 9, 15, 20
+        ahead.sealed = True
+        await world.call(COORDINATOR["TellInventory"], page)
+    answer = await world.adopt()
+    assert not answer.done
+    assert [each.why for each in answer.findings if each.gap] == ["no node has offsets 0 to 15"]
+    assert (await world.adopt(skip_gaps=True)).done
