@@ -49,8 +49,15 @@ EPOCH_STEP: Final = 2
 """From a segment to its successor: a recovery promises epoch + 1, the successor is above that."""
 
 NAMED_IDS_FIRST: Final = ProducerId(1 << 47)
-"""Ids of producers' names that can be deleted begin here: leaders refuse those that they do not
-know (R112)."""
+NAMED_IDS_END: Final = ProducerId(1 << 48)
+"""Ids of producers' names that can be deleted lie between: leaders refuse those that they do not
+know (R112). Tasks of Spark have ids above, and those that are counted out are below."""
+
+
+def is_named_id(producer_id: ProducerId) -> bool:
+    """Return whether only producers with a name have such an id."""
+    return NAMED_IDS_FIRST <= producer_id < NAMED_IDS_END
+
 
 PROTOCOL_VERSION = 5
 """Version of the protocol between nodes and coordinators. 3: producer states tell how many batches

@@ -16,7 +16,6 @@ from typing import Any
 from icecore.errors import FencedError, UnavailableError, WrongClusterError
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
-    NAMED_IDS_FIRST,
     NO_COORDINATOR_EPOCH,
     NO_INCARNATION,
     CoordinatorEpoch,
@@ -26,6 +25,7 @@ from icecore.model import (
     ProducerEpoch,
     ProducerId,
     SegmentId,
+    is_named_id,
 )
 from icecore.process.log import (
     event,
@@ -195,9 +195,9 @@ class ProducerFences:
         self.min_epochs[producer_id] = max(self.min_epoch(producer_id), min_epoch)
 
     def forget(self, producer_ids: Iterable[ProducerId]) -> None:
-        """These names were deleted: an id above ``NAMED_IDS_FIRST`` is refused as unknown then."""
+        """These names were deleted: an id that only names have is refused as unknown then."""
         for each in producer_ids:
-            if each >= NAMED_IDS_FIRST:
+            if is_named_id(each):
                 self.min_epochs.pop(each, None)
 
     def min_epoch(self, producer_id: ProducerId) -> ProducerEpoch:

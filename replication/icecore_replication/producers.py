@@ -24,7 +24,7 @@ from icecore.errors import (
     ProducerFencedError,
     StorageError,
 )
-from icecore.model import FIRST_PRODUCER_EPOCH, NAMED_IDS_FIRST, ProducerEpoch, ProducerId
+from icecore.model import FIRST_PRODUCER_EPOCH, ProducerEpoch, ProducerId, is_named_id
 
 BATCHES_KEPT: Final = 32
 """Per producer, in segments that open while all nodes can; a client has at most as many
@@ -187,7 +187,7 @@ class ProducerTable:
             InvalidRequestError: It would shut out every epoch its owner can ever get (R65).
         """
         if fence is None:
-            if producer_id >= NAMED_IDS_FIRST:
+            if is_named_id(producer_id):
                 raise ProducerFencedError(
                     f"producer {producer_id}: its name is not known here; it was deleted, or taken "
                     "a moment ago"

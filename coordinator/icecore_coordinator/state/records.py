@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
-    NAMED_IDS_FIRST,
     NO_INCARNATION,
     NO_NODE,
     NO_SEGMENT,
@@ -23,6 +22,7 @@ from icecore.model import (
     Segment,
     SegmentId,
     SegmentState,
+    is_named_id,
 )
 from icecore.tier_records import TierRecord, TierTopicRecord
 from icecore.topic_settings import KEEP_ALL, NOT_TIERED, Retention, SegmentSettings, Tiering
@@ -198,7 +198,7 @@ class ProducerRecord:
     @property
     def is_known_to_nodes(self) -> bool:
         """Return whether leaders must know it: some epoch is shut out, or all unknown ids are."""
-        return bool(self.producer_epoch) or self.producer_id >= NAMED_IDS_FIRST
+        return bool(self.producer_epoch) or is_named_id(self.producer_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError, ProducerFencedError
-from icecore.model import NAMED_IDS_FIRST, ProducerEpoch, ProducerId
+from icecore.model import NAMED_IDS_END, NAMED_IDS_FIRST, ProducerEpoch, ProducerId
+from icecore.spark.tasks.identity import identity
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions import producer_changes
 from icecore_coordinator.decisions.producer_changes import delete_name, shut_out, take_name
@@ -138,6 +139,9 @@ def test_leader_refuses_names_that_it_does_not_know() -> None:
     assert isinstance(refused.error, ProducerFencedError)
     led.producer_fences[ProducerId(NAMED_IDS_FIRST + 1)] = ProducerEpoch(0)
     assert only(Append, led.produce(**named, base_sequence=0))
+    for other in (NAMED_IDS_FIRST - 1, NAMED_IDS_END, identity("a write of Spark", 3, 7)[0]):
+        unnamed = {**named, "producer_id": other}
+        assert only(Append, led.produce(**unnamed, base_sequence=0))
     del led.producer_fences[ProducerId(NAMED_IDS_FIRST + 1)]  # the name was deleted
     for sequence in (0, 1):  # a repetition, and the next one
         [refused] = only(FailProduce, led.produce(**named, base_sequence=sequence))
