@@ -2,11 +2,12 @@
 
 Causes are replicas that differ where they must not, an end below what readers have seen, or a
 damaged last copy. The coordinator stops there instead of choosing. The alerts since its start are
-kept in memory, newest last; a cause that persists raises its alert again.
+kept in memory, newest last; a cause that persists raises its alert again. One whose end can be
+seen goes by itself.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from icecore.model import SegmentId
@@ -36,16 +37,35 @@ class Alerts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._alerts: dict[tuple[SegmentId, str], RaisedAlert] = {}
+        self._waits: dict[tuple[SegmentId, str], Callable[[], bool]] = {}
+        """Whether what an alert tells of is still so, where that can be asked."""
 
     def __iter__(self) -> Iterator[RaisedAlert]:
+        for key, waits in list(self._waits.items()):
+            if not waits():
+                self._drop(key)
         return iter(list(self._alerts.values()))
 
-    def raise_alert(self, segment_id: SegmentId, why: str) -> None:
-        """Tell a person."""
+    def raise_alert(
+        self, segment_id: SegmentId, why: str, waits: Callable[[], bool] | None = None
+    ) -> None:
+        """Tell a person.
+
+        Args:
+            segment_id: Of the segment that it is about; 0 = none.
+            why: Tells what was found, and what to do.
+            waits: Returns whether it is still so. The alert goes when it is not.
+        """
         why = why[:WHY_MAX]
         event(_log, logging.CRITICAL, "alert", segment_id=segment_id, why=why)
         now_ms = self._clock.now_ms()
         found = self._alerts.pop((segment_id, why), RaisedAlert(segment_id, why, now_ms, now_ms))
         self._alerts[segment_id, why] = replace(found, last_at_ms=now_ms)
+        if waits is not None:
+            self._waits[segment_id, why] = waits
         if len(self._alerts) > ALERTS_MAX:
-            del self._alerts[next(iter(self._alerts))]
+            self._drop(next(iter(self._alerts)))
+
+    def _drop(self, key: tuple[SegmentId, str]) -> None:
+        self._alerts.pop(key, None)
+        self._waits.pop(key, None)

@@ -8,6 +8,7 @@ instead waits for a person, who is told.
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from icecore.errors import IcecoreError
@@ -79,4 +80,8 @@ class TotalLosses:
                 f"every copy is UNKNOWN, on nodes {nodes}: {segment.topic}/{segment.partition} has "
                 "no leader. Bring back a disk that had a copy. If there is none, give up what "
                 "can't be proved: icecore segment recover-unclean",
+                partial(self._is_unsealed, segment_id),
             )
+
+    def _is_unsealed(self, segment_id: SegmentId) -> bool:
+        return segment_id in self._ledger.state.unsealed

@@ -98,3 +98,11 @@ async def test_what_is_sealed_is_forgotten(world: World) -> None:
     world.state.unsealed.clear()
     await world.losses.allow([])
     assert not world.losses._told
+
+
+async def test_the_alert_goes_when_the_segment_waits_no_more() -> None:
+    world = World()
+    await world.look(UNKNOWN, UNKNOWN, UNKNOWN)
+    assert [each.segment_id for each in world.alerts] == [1]
+    del world.state.unsealed[segment(world.state).segment_id]  # sealed, or deleted with its topic
+    assert not list(world.alerts)
