@@ -2,9 +2,11 @@
 table that lacks records or has other ones."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ from icecore.spark.jobs import arguments, reconcile
 from icecore.spark.jobs.runner import perform
 from icecore.spark.runs.report import Metrics, Report
 from icecore.topic_settings import TopicSettings
-from tests.spark.clusters import plain_url
+from tests.spark.clusters import PATTERN, plain_url
 
 RECORDS = 3_000
 TOPIC = "reconciled"
@@ -108,3 +110,15 @@ def test_a_table_that_is_not_there(
     made = run(spark, tiered[0], "--table", tmp_path.as_uri())
     assert made.status == "failed"
     assert "there is no table of the topic at" in made.error
+
+
+@pytest.mark.parametrize("is_url", [False, True], ids=["path", "url"])
+def test_a_table_in_a_folder_that_looks_like_a_pattern(
+    spark: SparkSession, tiered: tuple[LocalCluster, str], tmp_path: Path, is_url: bool
+) -> None:
+    """A copy of the bucket: Delta's library would follow a link, and say the name behind it."""
+    cluster, url = tiered
+    bucket = tmp_path / PATTERN
+    shutil.copytree(urlsplit(url).path, bucket)
+    made = run(spark, cluster, "--table", bucket.as_uri() if is_url else str(bucket))
+    assert (made.status, made.error, made.findings) == ("done", "", 0)
