@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from icecore.client.admin.admin import Admin
 from icecore.client.admin.topic_settings import settings_of_plan
 from icecore.errors import ConflictError, IcecoreError
+from icecore.rpc.ports import Rng
 from icecore.topic_settings import TopicSettings
 from icecore_node.remote.verify.bucket import Bucket, read_bucket
 from icecore_node.remote.verify.bucket_acts import take_over
@@ -54,7 +55,7 @@ class Restorer:
             process, net, clock, rng = self._world.client(name)
             address = coordinator_address(COORDINATOR)
             admin = Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
-            command = process.spawn(self._persist(process, admin))
+            command = process.spawn(self._persist(process, admin, rng))
             lasts_s = self._world.rng.uniform(0.02, 1.0) if number < kills else None
             await asyncio.wait({command}, timeout=lasts_s)
             if command.done():
@@ -63,11 +64,11 @@ class Restorer:
             process.kill("interrupted", self._world.loop.time())
             self._world.count_fault("restore_interrupted")
 
-    async def _persist(self, process: SimProcess, admin: Admin) -> None:
+    async def _persist(self, process: SimProcess, admin: Admin, rng: Rng) -> None:
         deadline_s = self._world.loop.time() + PATIENCE_S
         while self._world.loop.time() < deadline_s:
             try:
-                await self._command(process, admin)
+                await self._command(process, admin, rng)
             except IcecoreError as error:
                 self._world.loop.trace(f"{process} restores nothing: {error!r}")
                 await asyncio.sleep(RETRY_S)
@@ -76,13 +77,13 @@ class Restorer:
                 return
         self._problems.append("nothing is restored")
 
-    async def _command(self, process: SimProcess, admin: Admin) -> None:
+    async def _command(self, process: SimProcess, admin: Admin, rng: Rng) -> None:
         mine = (await admin.describe_tiering()).cluster_id
         store = SimObjectStore(self._world.bucket, process)
         bucket = await read_bucket(store, (), counts_all=True)
         plans = self._plans(process, mine, bucket)
         if bucket.cluster_id != mine.hex():
-            await take_over(store, bucket, mine)
+            await take_over(store, bucket, mine, (), rng)
         for topic in bucket.topics.values():
             self._table(process, mine, topic.topic_id).take_over()
         for plan in plans:
