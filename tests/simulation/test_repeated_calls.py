@@ -252,7 +252,7 @@ def test_what_a_fence_was_told_is_not_cut_before_the_seal() -> None:
         headers = store.reader.headers(segment_id, told.durable_end_offset)
         earlier = store.reader.tail_at(segment_id, batch.parse_header(headers[0]).end_offset)
         assert earlier is not None
-        # The order calls itself lossy, for readers have seen more; the node's record does not (R111).
+        # It calls itself lossy, for readers have seen more; the record here does not (R111).
         result = await cluster.write_back(name, earlier.end_offset, earlier.digest, lossy=True)
         assert result.error.reason == "INVALID_REQUEST"
         assert cluster.replica(name).log.durable_tail.end_offset == told.durable_end_offset
