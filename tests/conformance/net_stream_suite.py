@@ -295,7 +295,8 @@ class StreamSuite:
         await asyncio.sleep(world.stall_s)
         assert streams.written * MIB < HELD_BYTES_MAX
         number = 1
-        while streams.written < BULK_MESSAGES:
+        # On a busy machine the client may have read the last one before the writer counts it.
+        while streams.written < BULK_MESSAGES and number < BULK_MESSAGES:
             assert await stream.read() == bulk(number)
             number += 1
         await asyncio.sleep(world.stall_s)
