@@ -25,7 +25,7 @@ def _kernel_bytes_max() -> int:
 
 
 HELD_BYTES_MAX = max(48 * MIB, _kernel_bytes_max() + 24 * MIB)
-"""Of ours 24 MiB, besides those of the kernel: 32 and 4 MiB on some machines."""
+"""The transport holds at most 24 MiB; the kernel holds 36 on some machines."""
 
 
 class Streams:
