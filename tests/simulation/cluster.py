@@ -147,7 +147,7 @@ class World:
     """
 
     adopts = False
-    """Whether a person lets metadata go on that are not the newest."""
+    """True = a person lets metadata go on that are not the newest."""
 
     def __init__(
         self,

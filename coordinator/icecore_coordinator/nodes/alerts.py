@@ -38,7 +38,7 @@ class Alerts:
         self._clock = clock
         self._alerts: dict[tuple[SegmentId, str], RaisedAlert] = {}
         self._waits: dict[tuple[SegmentId, str], Callable[[], bool]] = {}
-        """Whether what an alert tells of is still so, where that can be asked."""
+        """Functions that return whether an alert still holds, by alert; some alerts have none."""
 
     def __iter__(self) -> Iterator[RaisedAlert]:
         for key, waits in list(self._waits.items()):

@@ -5,8 +5,11 @@ from dataclasses import replace
 from typing import Any, Final, Self, Unpack
 
 from icecore.client import checks
-from icecore.client.admin.descriptions import cluster_from_proto, topic_from_proto
-from icecore.client.admin.producer_names import list_producer_names
+from icecore.client.admin.descriptions import (
+    adopted_from_proto,
+    cluster_from_proto,
+    topic_from_proto,
+)
 from icecore.client.admin.tiering import (
     MERGED_BYTES_MAX,
     MergedSegment,
@@ -28,11 +31,11 @@ from icecore.client.consume.saved_positions import (
     delete_positions,
     list_positions,
 )
+from icecore.client.produce.identity import list_producer_names
 from icecore.client.retries import OnRetry
 from icecore.client.types import (
     MERGED_BYTES,
     AdoptedMetadata,
-    AdoptFinding,
     ClusterDescription,
     ClusterTiering,
     DeletedRecords,
@@ -377,18 +380,7 @@ class Admin:
             skip_gaps=checks.flag("skip_gaps", skip_gaps),
         )
         answer = await self._call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)
-        return AdoptedMetadata(
-            cluster_id=answer.cluster_id,
-            is_done=answer.done,
-            told_nodes=tuple(answer.told_nodes),
-            missing_nodes=tuple(answer.missing_nodes),
-            segments_found=answer.segments_found,
-            topics_found=answer.topics_found,
-            findings=tuple(
-                AdoptFinding(each.why, each.topic, each.partition, each.segment_id, each.gap)
-                for each in answer.findings
-            ),
-        )
+        return adopted_from_proto(answer)
 
     async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.

@@ -2,6 +2,8 @@
 
 from icecore.client.admin.topic_settings import settings_from_proto
 from icecore.client.types import (
+    AdoptedMetadata,
+    AdoptFinding,
     Alert,
     ClusterDescription,
     DiskUsage,
@@ -91,4 +93,20 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
             LimitUse(each.name, each.used, each.most, each.way_out) for each in answer.limits
         ),
         refused_streams=answer.refused_streams,
+    )
+
+
+def adopted_from_proto(answer: admin_pb2.AdoptMetadataResponse) -> AdoptedMetadata:
+    """Return how suspended metadata go on, or would."""
+    return AdoptedMetadata(
+        cluster_id=answer.cluster_id,
+        is_done=answer.done,
+        told_nodes=tuple(answer.told_nodes),
+        missing_nodes=tuple(answer.missing_nodes),
+        segments_found=answer.segments_found,
+        topics_found=answer.topics_found,
+        findings=tuple(
+            AdoptFinding(each.why, each.topic, each.partition, each.segment_id, each.gap)
+            for each in answer.findings
+        ),
     )

@@ -1,5 +1,5 @@
 """Identity of a producer for leaders: an id and an epoch, found before the first batch, and
-the name by which a successor takes them over.
+the name by which a successor takes them over; and all names that producers have taken.
 
 Without a name each search gives a fresh id; with one, the next epoch of the name's. All partitions
 that need one share a search.
@@ -14,9 +14,10 @@ from icecore.client.checks import names, text
 from icecore.client.cluster.connection import Backoff, Connection, share
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.produce.batches import ProducerIdentity
+from icecore.client.types import ProducerNameInfo
 from icecore.errors import ConfigurationError, IcecoreError, ProducerFencedError, UnavailableError
 from icecore.rpc.ports import Rng
-from icecore.v1 import data_pb2
+from icecore.v1 import admin_pb2, data_pb2
 
 # --- the name of a producer -----------------------------------------------------------------------
 
@@ -169,3 +170,40 @@ class Identities:
             self._name.is_taken = True
         self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         return self.current
+
+
+# --- all names ------------------------------------------------------------------------------------
+
+
+async def list_producer_names(
+    connection: Connection, *, timeout_s: float
+) -> list[ProducerNameInfo]:
+    """Return all names, in order.
+
+    Args:
+        connection: The way to the coordinator.
+        timeout_s: For each page.
+
+    Raises IcecoreError when no coordinator answered in time.
+    """
+    found: list[ProducerNameInfo] = []
+    after = ""
+    while True:
+        answer = await connection.admin(
+            "ListProducerNames",
+            admin_pb2.ListProducerNamesRequest(after=after),
+            admin_pb2.ListProducerNamesResponse,
+            timeout_s=timeout_s,
+        )
+        found += [
+            ProducerNameInfo(
+                name=each.name,
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                taken_at_ms=each.taken_at_ms,
+            )
+            for each in answer.names
+        ]
+        after = answer.next
+        if not after:
+            return found
