@@ -158,7 +158,7 @@ class Coordinator:
         )
         self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
-        self._counted, rolls = CountedTime(self.ledger, clock), TailRolls(ports)
+        self._counted, rolls = CountedTime(self.ledger, self.live, clock), TailRolls(ports)
         self._naming = ProducerNaming(self.ledger, ports.calls, self.live, clock, timing)
         self.tiering = TieringScheduler(ports, self._spawn)
         self._retention = RetentionScheduler(ports, rolls)

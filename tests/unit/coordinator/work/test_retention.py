@@ -18,6 +18,7 @@ from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, CountedTime
@@ -235,7 +236,7 @@ async def test_a_new_coordinator_goes_on(world: World) -> None:
 
 
 async def test_only_the_monotonic_time_of_coordinators_counts(world: World) -> None:
-    counted = CountedTime(cast(Any, world), world.clock)
+    counted = CountedTime(cast(Any, world), world.state.live, world.clock)
     counted.start()
     began = world.state.counted_ms
     world.clock.now += STORE_EVERY_MS - 1
@@ -248,8 +249,17 @@ async def test_only_the_monotonic_time_of_coordinators_counts(world: World) -> N
     world.clock.now += 30_000  # it dies, and takes this along
     world.state.counted_ms = 0
     world.clock.now += 10**9  # nobody runs
-    CountedTime(cast(Any, world), world.clock).start()
+    CountedTime(cast(Any, world), world.state.live, world.clock).start()
     assert world.state.counted_ms == stored
+
+
+async def test_an_old_copy_that_no_node_calls_does_not_grow(world: World) -> None:
+    counted = CountedTime(cast(Any, world), Liveness(), world.clock)
+    counted.start()
+    world.clock.now += 100 * STORE_EVERY_MS
+    await counted.store()
+    assert world.state.counted_ms >= 100 * STORE_EVERY_MS, "time goes on"
+    assert COUNTER not in world.state.counters, "the revision does not"
 
 
 # --- by hand --------------------------------------------------------------------------------------
