@@ -189,6 +189,23 @@ async def rename_found(cluster: LocalCluster, world: World) -> None:
         )
 
 
+async def test_a_copy_of_before_the_first_topic_goes_on(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """It knows the nodes, and not one segment of theirs."""
+    with cluster:
+        copy = copy_of_metadata(cluster, tmp_path / "copy")
+        world = World(cluster)
+        await world.before()
+        cluster.kill_coordinator()
+        put(cluster, copy)
+        await starts_and_waits(cluster)
+        await all_told(cluster, 3)
+        await icecore(cluster, "cluster", "adopt", "--yes")
+        await world.all_is_there()
+        await world.goes_on()
+
+
 async def test_a_node_that_is_missing_is_waited_for(cluster: LocalCluster, tmp_path: Path) -> None:
     with cluster:
         world = World(cluster)
