@@ -206,18 +206,24 @@ async def test_a_copy_of_before_the_first_topic_goes_on(
         await world.goes_on()
 
 
+async def refused_without_node_3(world: World, tmp_path: Path) -> str:
+    """Put an older copy in place of the store while one node is down. Return what ``adopt`` says."""
+    cluster = world.cluster
+    await world.before()
+    copy = copy_of_metadata(cluster, tmp_path / "copy")
+    await world.after()
+    cluster.kill_coordinator()
+    cluster.kill_node(3)
+    put(cluster, copy)
+    await starts_and_waits(cluster)
+    await all_told(cluster, 2)
+    return await icecore(cluster, "cluster", "adopt", "--yes", status=1)
+
+
 async def test_a_node_that_is_missing_is_waited_for(cluster: LocalCluster, tmp_path: Path) -> None:
     with cluster:
         world = World(cluster)
-        await world.before()
-        copy = copy_of_metadata(cluster, tmp_path / "copy")
-        await world.after()
-        cluster.kill_coordinator()
-        cluster.kill_node(3)
-        put(cluster, copy)
-        await starts_and_waits(cluster)
-        await all_told(cluster, 2)
-        refused = await icecore(cluster, "cluster", "adopt", "--yes", status=1)
+        refused = await refused_without_node_3(world, tmp_path)
         assert "not told what they hold: 3" in refused
         assert "--without-node 3" in refused
         cluster._spawn(cluster.node(3))
@@ -232,15 +238,7 @@ async def test_a_node_that_is_gone_for_good_costs_offsets_and_no_record(
 ) -> None:
     with cluster:
         world = World(cluster)
-        await world.before()
-        copy = copy_of_metadata(cluster, tmp_path / "copy")
-        await world.after()
-        cluster.kill_coordinator()
-        cluster.kill_node(3)
-        put(cluster, copy)
-        await starts_and_waits(cluster)
-        await all_told(cluster, 2)
-        refused = await icecore(cluster, "cluster", "adopt", "--yes", status=1)
+        refused = await refused_without_node_3(world, tmp_path)
         advice = re.findall(r"--without-node \d+", refused)[0]
         await icecore(cluster, "cluster", "adopt", "--yes", *advice.split())
         await world.all_is_there()
