@@ -207,7 +207,7 @@ async def test_a_copy_of_before_the_first_topic_goes_on(
 
 
 async def refused_without_node_3(world: World, tmp_path: Path) -> str:
-    """Put an older copy in place of the store while one node is down. Return what ``adopt`` says."""
+    """Put back an older copy of the store while a node is down. Return what ``adopt`` says."""
     cluster = world.cluster
     await world.before()
     copy = copy_of_metadata(cluster, tmp_path / "copy")
