@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from icecore.dev import LocalCluster
+from tests.support.cluster_report import report
 from tests.support.clusters import LEASE_MS, NODES, Healed, check_logs, end, running
 from tests.support.fast import default_waits, fast_waits  # noqa: F401 - fixtures for all tests here
 
@@ -46,6 +47,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show the state of a fixture's cluster beside the failure of its test."""
+    outcome = yield
+    found = outcome.get_result()  # type: ignore[attr-defined]
+    if found.when != "call" or not found.failed:
+        return
+    for value in getattr(item, "funcargs", {}).values():
+        if isinstance(value, LocalCluster):
+            found.sections.append(("Cluster", report(value)))
+
+
 def _has_module_fixture(item: pytest.Item) -> bool:
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest has no other way
     return any(each.scope == "module" for found in definitions.values() for each in found)
@@ -56,6 +69,8 @@ def _servers_make_no_mistakes() -> Iterator[None]:
     """Each ``with LocalCluster(…)`` ends quickly, and fails when a loop caught an exception."""
 
     def leave(cluster: LocalCluster, *error: Any) -> None:
+        if error[0] is not None:
+            print(report(cluster))
         end(cluster)
         if error[0] is None:
             check_logs(cluster)
