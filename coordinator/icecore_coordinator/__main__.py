@@ -33,7 +33,7 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore_coordinator.config import CoordinatorSettings
     from icecore_coordinator.coordinator import Coordinator
     from icecore_coordinator.metrics import CoordinatorPages
-    from icecore_coordinator.stores.sqlite_store import SqliteStore
+    from icecore_coordinator.stores.sqlite_store import FILE_NAME, SqliteStore
     from icecore_coordinator.suspended import SuspendedCoordinator
 
 _log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _coordinator(net: Transports, settings: CoordinatorSettings) -> Coordinator:
 
 
 def _store(settings: CoordinatorSettings) -> SqliteStore:
-    return SqliteStore(Path(settings.data) / "metadata.sqlite3")
+    return SqliteStore(Path(settings.data) / FILE_NAME)
 
 
 async def _ends(work: Coroutine[Any, Any, object], stopping: asyncio.Event) -> bool:

@@ -31,6 +31,7 @@ from icecore_coordinator.nodes.reported_state import ReportedState
 from icecore_coordinator.nodes.topic_versions import TopicVersions
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.services.admin_service import AdminService
+from icecore_coordinator.services.backup_admin import BackupAdmin
 from icecore_coordinator.services.coordinator_service import CoordinatorService
 from icecore_coordinator.services.position_admin import PositionAdmin
 from icecore_coordinator.services.producer_admin import ProducerAdmin
@@ -219,6 +220,7 @@ class Coordinator:
         others = {
             **tiers.handlers(),
             **SnapshotAdmin(self.ledger).handlers(),
+            **BackupAdmin(self.ledger, ports.clock, rng).handlers(),
             **PositionAdmin(self.ledger.state, saving).handlers(),
             **ProducerAdmin(self.ledger.state, self._naming).handlers(),
         }

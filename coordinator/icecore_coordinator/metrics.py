@@ -117,6 +117,11 @@ class _Cluster(Collector):
         yield GaugeMetricFamily(
             "icecore_cluster_alerts", "Alerts that wait for a person.", len(cluster.alerts)
         )
+        yield GaugeMetricFamily(
+            "icecore_cluster_backup_timestamp_seconds",
+            "Unix time at which the last backup of the metadata was complete; 0 = there was none.",
+            cluster.backup_at_ms / 1000,
+        )
         used = GaugeMetricFamily(
             "icecore_cluster_limit_used_ratio",
             "Used part of a limit that may fill up, from 0 to 1.",

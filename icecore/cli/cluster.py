@@ -1,5 +1,8 @@
 """``icecore cluster``: nodes and health."""
 
+import json
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,6 +16,8 @@ from icecore.client.types import (
     NodeDescription,
     TopicDescription,
 )
+from icecore.errors import ConfigurationError
+from icecore.process import launch
 
 if TYPE_CHECKING:
     from icecore.client.admin.admin import Admin
@@ -36,6 +41,72 @@ def describe(context: typer.Context) -> None:
 
 async def _ask(admin: "Admin") -> tuple[ClusterDescription, list[TopicDescription]]:
     return await admin.describe_cluster(), await admin.describe_topics()
+
+
+@app.command()
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Replaced when it is a backup of this cluster.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a coordinator that does not run: read its store instead."),
+    ] = None,
+) -> None:
+    """Write the coordinator's metadata into a file, while the cluster runs.
+
+    Records are not in it: they are on the nodes. Take one every day, and keep it on another
+    machine. `icecore cluster restore` makes a store of it.
+    """
+    session = session_of(context)
+    if data is not None:
+        found = _run_on_store("dump", file, data)
+    else:
+        found = plain(session.admin(lambda admin: admin.backup_metadata(file)))
+    if session.output.is_json:
+        session.output.json(found)
+        return
+    session.output.note(
+        f"{file} has {found['records']} records of cluster {found['cluster_id']}, at revision "
+        f"{found['revision']}"
+    )
+
+
+@app.command()
+def restore(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="As `icecore cluster backup` wrote it.")],
+    data: Annotated[Path, typer.Option(help="Folder of the new coordinator, without a store.")],
+) -> None:
+    """Make the store of a coordinator from a backup, before that coordinator is started.
+
+    For when the newest store is lost. Nothing is changed when the folder has a store.
+    """
+    session = session_of(context)
+    found = _run_on_store("restore", file, data)
+    if session.output.is_json:
+        session.output.json(found)
+        return
+    session.output.note(
+        f"{data} has the metadata of cluster {found['cluster_id']}: {found['topics']} topics, "
+        f"{found['segments']} segments. Start its coordinator at the usual address, and all nodes. "
+        "If it waits because it is an older copy: icecore cluster adopt --dry-run"
+    )
+
+
+def _run_on_store(command: str, file: Path, data: Path) -> dict[str, Any]:
+    """One command on a store whose coordinator does not run. Raises ConfigurationError."""
+    program = launch.command("icecore_coordinator.store_commands")
+    done = subprocess.run(
+        [*program, command, str(file), "--data", str(data)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        why = done.stderr.strip().splitlines() or ["it ended without a word"]
+        raise ConfigurationError(why[-1].removeprefix("icecore: "))
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 @app.command("accept-disk")

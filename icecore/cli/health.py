@@ -26,6 +26,7 @@ from icecore.errors import RequestTimeoutError, UnavailableError
 from icecore.model import SegmentState
 
 EXIT_DEGRADED, EXIT_UNAVAILABLE = 10, 20
+BACKUP_AGE_MAX_DAYS = 7
 _POLL_S = 1.0
 _SHOWN = 20
 """So many reasons are printed for people; JSON has them all."""
@@ -88,11 +89,23 @@ def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> He
             name = limit.name.replace("_", " ")
             text = f"{limit.used} of {limit.most} {name} are used: {limit.way_out}"
             found.append(Reason(HealthVerdict.DEGRADED, text))
+    found += _of_backup(cluster, time.time())
     for alert in cluster.alerts:
         text = f"segment {alert.segment_id} waits for a person: {alert.why}"
         found.append(Reason(HealthVerdict.DEGRADED, text))
     found.sort(key=lambda each: each.verdict != HealthVerdict.UNAVAILABLE)
     return Health(tuple(found))
+
+
+def _of_backup(cluster: ClusterDescription, now_s: float) -> Iterator[Reason]:
+    """A cluster that was backed up before is to be backed up again; others are left alone."""
+    age_days = (now_s - cluster.backup_at_ms / 1000) / 86_400
+    if cluster.backup_at_ms and age_days > BACKUP_AGE_MAX_DAYS:
+        yield Reason(
+            HealthVerdict.DEGRADED,
+            f"the last backup of the metadata is {age_days:.0f} days old: icecore cluster backup "
+            "FILE",
+        )
 
 
 def _of_nodes(cluster: ClusterDescription) -> Iterator[Reason]:

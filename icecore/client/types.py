@@ -209,6 +209,18 @@ class AdoptFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataBackup:
+    """A backup of the metadata that is complete."""
+
+    cluster_id: bytes
+    revision: int
+    """How often the metadata had been changed."""
+    records: int
+    length_bytes: int
+    """Size of the file."""
+
+
+@dataclass(frozen=True, slots=True)
 class AdoptedMetadata:
     """How suspended metadata go on, or would."""
 
@@ -248,6 +260,8 @@ class ClusterDescription:
     limits: tuple[LimitUse, ...] = ()
     refused_streams: int = 0
     """Heartbeat streams that came from no process of the node in whose name they were."""
+    backup_at_ms: int = 0
+    """When the last backup of the metadata was complete; 0 = there was none."""
 
 
 @dataclass(frozen=True, slots=True)

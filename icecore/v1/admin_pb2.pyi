@@ -853,6 +853,7 @@ class DescribeClusterResponse(_message.Message):
     DELETED_BYTES_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     REFUSED_STREAMS_FIELD_NUMBER: _builtins.int
+    BACKUP_AT_MS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     topics: _builtins.int
@@ -875,6 +876,10 @@ class DescribeClusterResponse(_message.Message):
     """one copy of each of their sealed segments, which are in segments"""
     refused_streams: _builtins.int
     """of heartbeats, since this coordinator started: they came from"""
+    backup_at_ms: _builtins.int
+    """no process of the node in whose name they were
+    when the last backup of the metadata was complete; 0 = there was none
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDescription]: ...
     @_builtins.property
@@ -904,10 +909,11 @@ class DescribeClusterResponse(_message.Message):
         deleted_bytes: _builtins.int = ...,
         limits: _abc.Iterable[Global___LimitUse] | None = ...,
         refused_streams: _builtins.int = ...,
+        backup_at_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alerts", b"alerts", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "limits", b"limits", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "recoveries", b"recoveries", "refused_streams", b"refused_streams", "sealed_segments", b"sealed_segments", "segments", b"segments", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alerts", b"alerts", "backup_at_ms", b"backup_at_ms", "cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "deleted_bytes", b"deleted_bytes", "deleted_topics", b"deleted_topics", "limits", b"limits", "min_copies", b"min_copies", "nodes", b"nodes", "offline_partitions", b"offline_partitions", "partitions", b"partitions", "recoveries", b"recoveries", "refused_streams", b"refused_streams", "sealed_segments", b"sealed_segments", "segments", b"segments", "topics", b"topics", "under_replicated", b"under_replicated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2450,3 +2456,132 @@ class AdoptFinding(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdoptFinding: _TypeAlias = AdoptFinding  # noqa: Y015
+
+@_typing.final
+class ReadMetadataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    snapshot_id: _builtins.bytes
+    """as the first part told it; empty = a new one, of this moment"""
+    start: _builtins.int
+    """so many records were read already"""
+    def __init__(
+        self,
+        *,
+        snapshot_id: _builtins.bytes = ...,
+        start: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot_id", b"snapshot_id", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMetadataRequest: _TypeAlias = ReadMetadataRequest  # noqa: Y015
+
+@_typing.final
+class ReadMetadataResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    COORDINATOR_EPOCH_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    TAKEN_AT_MS_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    snapshot_id: _builtins.bytes
+    """kept for a minute after each part"""
+    cluster_id: _builtins.bytes
+    coordinator_epoch: _builtins.int
+    revision: _builtins.int
+    """of the metadata at that moment"""
+    records: _builtins.int
+    """in all parts together"""
+    taken_at_ms: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetadataEntry]:
+        """from start on; none = that was all"""
+
+    def __init__(
+        self,
+        *,
+        snapshot_id: _builtins.bytes = ...,
+        cluster_id: _builtins.bytes = ...,
+        coordinator_epoch: _builtins.int = ...,
+        revision: _builtins.int = ...,
+        records: _builtins.int = ...,
+        taken_at_ms: _builtins.int = ...,
+        entries: _abc.Iterable[Global___MetadataEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "coordinator_epoch", b"coordinator_epoch", "entries", b"entries", "records", b"records", "revision", b"revision", "snapshot_id", b"snapshot_id", "taken_at_ms", b"taken_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMetadataResponse: _TypeAlias = ReadMetadataResponse  # noqa: Y015
+
+@_typing.final
+class MetadataEntry(_message.Message):
+    """One record as the metadata store has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.str
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MetadataEntry: _TypeAlias = MetadataEntry  # noqa: Y015
+
+@_typing.final
+class NoteBackupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """of the metadata in it"""
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteBackupRequest: _TypeAlias = NoteBackupRequest  # noqa: Y015
+
+@_typing.final
+class NoteBackupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NoteBackupResponse: _TypeAlias = NoteBackupResponse  # noqa: Y015

@@ -126,6 +126,14 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/AdoptMetadata',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataResponse.FromString)
+        self.ReadMetadata = channel.unary_unary(
+                '/icecore.v1.AdminService/ReadMetadata',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.ReadMetadataRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.ReadMetadataResponse.FromString)
+        self.NoteBackup = channel.unary_unary(
+                '/icecore.v1.AdminService/NoteBackup',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.NoteBackupRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.NoteBackupResponse.FromString)
 
 
 class AdminServiceServicer:
@@ -325,6 +333,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadMetadata(self, request, context):
+        """Reads all metadata as they were at one moment, in parts. Nothing changes for anybody else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NoteBackup(self, request, context):
+        """Says that a backup of the metadata is complete and safe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -467,6 +489,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.AdoptMetadata,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.AdoptMetadataResponse.SerializeToString,
+            ),
+            'ReadMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadMetadata,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ReadMetadataRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.ReadMetadataResponse.SerializeToString,
+            ),
+            'NoteBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.NoteBackup,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.NoteBackupRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.NoteBackupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1197,6 +1229,58 @@ class AdminService:
             '/icecore.v1.AdminService/AdoptMetadata',
             icecore_dot_v1_dot_admin__pb2.AdoptMetadataRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.AdoptMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def ReadMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/ReadMetadata',
+            icecore_dot_v1_dot_admin__pb2.ReadMetadataRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.ReadMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def NoteBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/NoteBackup',
+            icecore_dot_v1_dot_admin__pb2.NoteBackupRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.NoteBackupResponse.FromString,
             options,
             channel_credentials,
             insecure,

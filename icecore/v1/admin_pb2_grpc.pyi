@@ -91,6 +91,10 @@ class AdminServiceStub:
     """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
     segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
     """
+    ReadMetadata: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReadMetadataRequest, _admin_pb2.ReadMetadataResponse]
+    """Reads all metadata as they were at one moment, in parts. Nothing changes for anybody else."""
+    NoteBackup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NoteBackupRequest, _admin_pb2.NoteBackupResponse]
+    """Says that a backup of the metadata is complete and safe."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -155,6 +159,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
     segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
     """
+    ReadMetadata: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReadMetadataRequest, _admin_pb2.ReadMetadataResponse]  # type: ignore[assignment]
+    """Reads all metadata as they were at one moment, in parts. Nothing changes for anybody else."""
+    NoteBackup: _aio.UnaryUnaryMultiCallable[_admin_pb2.NoteBackupRequest, _admin_pb2.NoteBackupResponse]  # type: ignore[assignment]
+    """Says that a backup of the metadata is complete and safe."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -384,5 +392,21 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Goes on with metadata that are an older copy, or empty: numbers go above all that nodes have, and
         segments that the metadata do not know come back. Only a coordinator that waits for it obeys.
         """
+
+    @_abc_1.abstractmethod
+    def ReadMetadata(
+        self,
+        request: _admin_pb2.ReadMetadataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReadMetadataResponse, _abc.Awaitable[_admin_pb2.ReadMetadataResponse]]:
+        """Reads all metadata as they were at one moment, in parts. Nothing changes for anybody else."""
+
+    @_abc_1.abstractmethod
+    def NoteBackup(
+        self,
+        request: _admin_pb2.NoteBackupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.NoteBackupResponse, _abc.Awaitable[_admin_pb2.NoteBackupResponse]]:
+        """Says that a backup of the metadata is complete and safe."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from icecore.model import Acks
-from icecore_coordinator.stores.sqlite_store import SqliteDatabase
+from icecore_coordinator.state.record_json import encode
+from icecore_coordinator.state.snapshot import snapshot
+from icecore_coordinator.stores.metadata_store import Stored
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.directed import lose_leader, plan, roles, until
 from tests.simulation.faults import Fault, Kind, Scene
@@ -57,11 +60,23 @@ def adopted_metadata_plan(seed: int) -> Plan:
 
 
 async def adopted_metadata(scene: Scene, fault: Fault) -> None:
-    """The newest store is lost for good. A person lets the copy go on, while nodes serve on and one
+    """The newest store is lost for good. A person lets a backup go on, while nodes serve on and one
     of them starts again; later the one that led dies."""
-    copy = SqliteDatabase(":memory:")
-    scene.world.metadata.connection.backup(copy.connection)
-    await _adopted(scene, copy)
+    await _adopted(scene, await _restored_backup(scene))
+
+
+async def _restored_backup(scene: Scene) -> SqliteDatabase:
+    """Take a backup of the coordinator that runs, and make a store of it."""
+    world = scene.world
+    state = world.shells[COORDINATOR].ledger.state
+    taken = snapshot(state)
+    puts = [Stored(each.key, encode(each), each.version) for each in taken.records]
+    assert sorted(puts) == await SqliteStore(world.metadata).scan(""), "the backup has all of it"
+    restored = SqliteDatabase(":memory:")
+    store = SqliteStore(restored)
+    await store.acquire_coordinator_epoch()
+    await store.adopt(puts, [], taken.coordinator_epoch, taken.revision)
+    return restored
 
 
 async def adopted_nothing(scene: Scene, fault: Fault) -> None:

@@ -10,7 +10,7 @@ from tests.support.server_logs import warned_by_servers
 
 _ANSWER_WITHIN_S = 5.0
 _LINES_MAX = 40
-"""Of one server, the last ones."""
+"""The last ones of a server."""
 
 
 def report(cluster: LocalCluster) -> str:

@@ -27,6 +27,7 @@ from icecore_coordinator.state.records import (
     Record,
     SegmentRecord,
 )
+from icecore_coordinator.state.snapshot import snapshot
 
 TOPIC = b"t" * 16
 KEY = (TOPIC, 0)
@@ -57,19 +58,7 @@ def commit(state: ClusterState, change: Change) -> Change:
 
 
 def records(state: ClusterState) -> list[Record]:
-    found: list[Record] = [state.cluster] if state.cluster else []
-    found += state.counters.values()
-    found += state.nodes.values()
-    found += state.topics.values()
-    found += state.partitions.values()
-    found += state.segments.values()
-    found += state.deleted.values()
-    found += state.producers.values()
-    found += state.heard.values()
-    found += state.positions.records.values()
-    found += state.tiers.segments.values()
-    found += state.tiers.topics.values()
-    return found
+    return list(snapshot(state).records) if state.cluster else []
 
 
 def registered(node_id: int, incarnation: int) -> NodeRecord:

@@ -32,7 +32,7 @@ ROOMS = {
     "icecore": (
         *("errors", "topic_settings", "model", "extras", "tier_records", "v1", "codec"),
         *("process.log", "rpc"),
-        "process",
+        *("process", "metadata_backup"),
         *("client.checks", "client.retries", "client.types", "client.conditions"),
         "client.options",
         *("client.cluster", "client.produce", "client.consume", "client.lookup", "client.admin"),
@@ -50,7 +50,7 @@ ROOMS = {
     ),
     "icecore_coordinator": (
         *("timing", "config", "state", "stores", "decisions", "ledger", "nodes", "work"),
-        *("services", "coordinator", "suspended", "metrics", "__main__"),
+        *("services", "coordinator", "suspended", "metrics", "store_commands", "__main__"),
     ),
 }
 

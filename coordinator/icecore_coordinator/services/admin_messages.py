@@ -269,6 +269,7 @@ class Describer:
             ],
             limits=[_limit(each) for each in limits_in_use(state)],
             refused_streams=self._refused_streams(),
+            backup_at_ms=state.cluster.backup_at_ms if state.cluster else 0,
         )
 
     def _node(self, info: NodeInfo, load: NodeLoad) -> pb.NodeDescription:

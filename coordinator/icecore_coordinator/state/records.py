@@ -54,6 +54,10 @@ class ClusterRecord:
     """Identity of that store, as its marker says: 16 bytes; empty = not known."""
     forgotten_store_id: bytes = b""
     """Identity of the last one that a person gave up."""
+    backup_at_ms: int = 0
+    """When the last backup of the metadata was complete, by a wall clock; 0 = there was none."""
+    backup_revision: int = 0
+    """Revision of the metadata in it."""
     version: int = 0
 
     @property

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, Final, Self, Unpack
 
 from icecore.client import checks
+from icecore.client.admin.backup import take_backup
 from icecore.client.admin.descriptions import (
     adopted_from_proto,
     cluster_from_proto,
@@ -40,6 +43,7 @@ from icecore.client.types import (
     ClusterTiering,
     DeletedRecords,
     DeletedTopic,
+    MetadataBackup,
     OffsetResult,
     PositionChange,
     ProducerNameInfo,
@@ -381,6 +385,23 @@ class Admin:
         )
         answer = await self._call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)
         return adopted_from_proto(answer)
+
+    async def backup_metadata(self, path: str | PathLike[str]) -> MetadataBackup:
+        """Write all metadata of this moment into a file, while the cluster goes on.
+
+        Args:
+            path: Of the file. An earlier backup of this cluster is replaced when the new one is
+                whole and on the disk.
+
+        Raises:
+            ConfigurationError: The path is something else than a backup of this cluster.
+            StorageError: The file can't be written.
+            InvalidRequestError: The coordinator was started again meanwhile: repeat it.
+            ThrottledError: Several others take a backup.
+        """
+        if not isinstance(path, str | PathLike) or not (name := fspath(path)):
+            raise checks.wrong_type("path", path, "the path of a file")
+        return await take_backup(self._connection, Path(name), timeout_s=self._timeout_s)
 
     async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.

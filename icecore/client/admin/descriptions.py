@@ -93,6 +93,7 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
             LimitUse(each.name, each.used, each.most, each.way_out) for each in answer.limits
         ),
         refused_streams=answer.refused_streams,
+        backup_at_ms=answer.backup_at_ms,
     )
 
 

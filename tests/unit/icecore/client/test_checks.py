@@ -326,6 +326,7 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "without_nodes": wrong("empty list", "list"),
         "skip_gaps": wrong("true"),
     },
+    "backup_metadata": {"path": wrong("text", "empty text")},
     "delete_records": {
         "topic": wrong("text"),
         "before_offsets": [*wrong(), {-1: 0}, {0: -1}, {0: 1.5}, {"0": 0}],
