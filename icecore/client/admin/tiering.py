@@ -2,13 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from icecore.client.types import PublishedCopy, TopicTiering
+from icecore.client import checks
+from icecore.client.admin.descriptions import topic_from_proto
+from icecore.client.admin.topic_settings import settings_to_proto
+from icecore.client.cluster.connection import AdminCalls
+from icecore.client.types import ClusterTiering, PublishedCopy, TopicDescription, TopicTiering
 from icecore.errors import InvalidRequestError
 from icecore.model import Segment
+from icecore.rpc import convert
+from icecore.topic_settings import TopicSettings
 from icecore.v1 import admin_pb2, coordinator_pb2
 
+STORE_ID_BYTES: Final = 16
 SEGMENTS_PER_CALL = 1000
 MERGED_BYTES_MAX = 64 << 30
 
@@ -58,7 +65,25 @@ class MergedSegment:
     records: int
 
 
-def tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
+async def describe_tiering(
+    calls: AdminCalls, topics: Sequence[str], *, with_copies: bool
+) -> ClusterTiering:
+    """As ``Admin.describe_tiering``."""
+    request = admin_pb2.DescribeTieringRequest(
+        topics=checks.names("topics", topics), with_copies=checks.flag("with_copies", with_copies)
+    )
+    answer = await calls.call("DescribeTiering", request, admin_pb2.DescribeTieringResponse)
+    return ClusterTiering(
+        cluster_id=answer.cluster_id,
+        topics=tuple(map(_tiering_of, answer.topics)),
+        tier_urls=tuple(answer.tier_urls),
+        gone_topics=answer.gone_topics,
+        tier_url=answer.tier_url,
+        store_id=answer.store_id,
+    )
+
+
+def _tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
     """One topic."""
     return TopicTiering(
         name=message.name,
@@ -83,8 +108,13 @@ def tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
     )
 
 
-def merge_plan(message: admin_pb2.PlanMergesResponse) -> MergePlan:
-    """Convert the coordinator's answer into a merge plan."""
+async def plan_merges(calls: AdminCalls, topic: str, target_bytes: int) -> MergePlan:
+    """As ``Admin.plan_merges``."""
+    request = admin_pb2.PlanMergesRequest(
+        topic=checks.topic_name(topic),
+        target_bytes=checks.whole("target_bytes", target_bytes, 1, MERGED_BYTES_MAX),
+    )
+    message = await calls.call("PlanMerges", request, admin_pb2.PlanMergesResponse)
     return MergePlan(
         message.topic_id,
         tuple(
@@ -93,6 +123,35 @@ def merge_plan(message: admin_pb2.PlanMergesResponse) -> MergePlan:
         ),
         message.more,
     )
+
+
+async def merge_segments(
+    calls: AdminCalls, topic: str, segment_ids: Sequence[int]
+) -> MergedSegment:
+    """As ``Admin.merge_segments``."""
+    request = admin_pb2.MergeSegmentsRequest(
+        topic=checks.topic_name(topic), segment_ids=checks.segment_ids("segment_ids", segment_ids)
+    )
+    answer = await calls.call("MergeSegments", request, admin_pb2.MergeSegmentsResponse)
+    segment = convert.segment_from_proto(answer.segment)
+    return MergedSegment(segment, answer.length_bytes, answer.records)
+
+
+async def forget_store(calls: AdminCalls, store_id: bytes) -> None:
+    """As ``Admin.forget_store``."""
+    if not isinstance(store_id, bytes) or len(store_id) != STORE_ID_BYTES:
+        raise checks.wrong_type("store_id", store_id, f"{STORE_ID_BYTES} bytes")
+    request = admin_pb2.ForgetStoreRequest(store_id=store_id)
+    await calls.call("ForgetStore", request, admin_pb2.ForgetStoreResponse)
+
+
+async def import_tiered(
+    calls: AdminCalls, plan: Mapping[str, Any], settings: TopicSettings
+) -> TopicDescription:
+    """As ``Admin.import_tiered``."""
+    for request in import_requests(plan, settings_to_proto(settings, {})):
+        answer = await calls.call("ImportTiered", request, admin_pb2.ImportTieredResponse)
+    return topic_from_proto(answer.topic)
 
 
 def import_requests(

@@ -319,6 +319,31 @@ class Connection:
         return framing.parse(answer, raw)
 
 
+class AdminCalls:
+    """Calls the coordinator for one Admin.
+
+    Args:
+        connection: The Admin closes it.
+        timeout_s: Seconds for one call, retries included.
+    """
+
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        self.connection = connection
+        self.timeout_s = timeout_s
+
+    async def call(self, method: str, request: Message, answer: type[_M]) -> _M:
+        """Call the coordinator. An attempt to change something may take the whole timeout; an
+        attempt to read is given up and repeated sooner."""
+        is_read = method.startswith(("Describe", "Plan"))
+        return await self.connection.admin(
+            method,
+            request,
+            answer,
+            timeout_s=self.timeout_s,
+            attempt_s=_ATTEMPT_S if is_read else self.timeout_s,
+        )
+
+
 def moved(error: IcecoreError, where: str) -> IcecoreError:
     """Addresses are given out again: where another cluster's node answers a call for one of ours,
     ours listens elsewhere by now. Other errors stay as they are."""
