@@ -20,9 +20,9 @@ from icecore.client.checks import HeadersLike, check_record, topic_name
 from icecore.client.options import filled, takes
 from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, BatchHandle, OnDelivery
 from icecore.client.produce.batches import SendHandle as AsyncSendHandle
+from icecore.client.produce.buffer import no_room
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
 from icecore.client.produce.options import ProducerOptions, RecordArguments
-from icecore.client.produce.producer import no_room
 from icecore.client.retries import call_back, callback
 from icecore.client.types import BatchMetadata, ProducerMetrics, RecordMetadata
 from icecore.errors import IcecoreError, UnavailableError

@@ -10,8 +10,16 @@ from collections.abc import Callable
 from icecore.client.produce.batches import Batch, Piece
 from icecore.client.produce.bulk import Columns
 from icecore.client.produce.partition_queue import PartitionQueue
-from icecore.errors import IcecoreError, InvalidRequestError
+from icecore.codec.batch import BatchLimits
+from icecore.errors import (
+    IcecoreError,
+    InvalidRequestError,
+    RecordTooLargeError,
+    ThrottledError,
+)
 from icecore.rpc.ports import Clock
+
+RECORD_BYTES_MAX = BatchLimits().record_bytes_max
 
 
 class BatchTally:
@@ -217,3 +225,10 @@ class Buffer:
         for batch in list(self.pending):
             batch.fail(error)
             self.release(batch)
+
+
+def no_room(record_bytes: int) -> IcecoreError:
+    """Return the error for a record of that size that the buffer does not take."""
+    if record_bytes > RECORD_BYTES_MAX:
+        return RecordTooLargeError(f"a record of {record_bytes} bytes exceeds {RECORD_BYTES_MAX}")
+    return ThrottledError("the producer's buffer is full", retry_after_ms=5)

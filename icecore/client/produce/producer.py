@@ -20,43 +20,33 @@ from icecore.client.cluster.metadata import Metadata
 from icecore.client.options import filled, takes
 from icecore.client.produce.batches import (
     RECORD_OVERHEAD_BYTES,
-    Batch,
     BatchHandle,
     OnDelivery,
     Piece,
     SendHandle,
 )
-from icecore.client.produce.buffer import Buffer
-from icecore.client.produce.bulk import Columns, columns_of
+from icecore.client.produce.buffer import RECORD_BYTES_MAX, Buffer, no_room
+from icecore.client.produce.bulk import columns_of
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
 from icecore.client.produce.home import Home
 from icecore.client.produce.identity import ATTEMPT_S, Identities
 from icecore.client.produce.identity import producer_name as named
 from icecore.client.produce.options import ProducerOptions, RecordArguments
 from icecore.client.produce.partition_queue import PartitionQueue
+from icecore.client.produce.partitioner import Partitioner
 from icecore.client.produce.sender import Sender
 from icecore.client.produce.topics import Topic, Topics, Waiting
 from icecore.client.retries import callback
 from icecore.client.types import ProducerMetrics, RecordMetadata, enum_member
-from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, BatchLimits
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icecore.codec.columns import KEY_HASH_SEED
 from icecore.codec.record import Codec
-from icecore.errors import (
-    IcecoreError,
-    InvalidRequestError,
-    RecordTooLargeError,
-    ThrottledError,
-    UnavailableError,
-)
+from icecore.errors import UnavailableError
 from icecore.model import Acks
 from icecore.process.log import event
 from icecore.rpc.ports import Clock, Net, Rng
 
 _FIRST_MS, _LAST_MS = MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS
-_RECORD_BYTES_MAX = BatchLimits().record_bytes_max
-_RUN_BYTES_MIN = 1 << 20
-"""Bytes of records without keys that go to one partition before the next one has its turn. Batches
-that travel together are appended, synced and replicated together."""
 _NONE: Final[tuple[()]] = ()
 """Tags and headers of most records: there is one empty tuple, so that ``is`` is enough."""
 _log = logging.getLogger(__name__)
@@ -144,7 +134,8 @@ class Producer:
             delivery_ms / 1000,
         )
         self._known = self._topics.by_name
-        self._batch_bytes = chosen["batch_bytes"]
+        self._partitioner = Partitioner(self._topics, self._buffer, chosen["batch_bytes"])
+        self._append = self._partitioner.append
         self._delivery_timeout_ms = delivery_ms
         self._batches_yielded = 0
         self._home = Home(self._topics.close)
@@ -278,7 +269,7 @@ class Producer:
             callback("on_delivery", on_delivery)
             self._home.check()
         buffer = self._buffer
-        if size > _RECORD_BYTES_MAX or buffer.used_bytes >= buffer.limit_bytes:
+        if size > RECORD_BYTES_MAX or buffer.used_bytes >= buffer.limit_bytes:
             raise no_room(size)
         try:
             found = self._known[topic]
@@ -303,48 +294,6 @@ class Producer:
         self._buffer.reserve(size)
         topic.waiting.append(Waiting(route, lambda failed: handle.route(failed, 0), size, 1))
         return handle
-
-    def _append(
-        self, topic: Topic, partition: int | None, row: tuple[Any, ...]
-    ) -> tuple[Batch, int]:
-        """Add a record to the open batch of its partition; the batch and its index there."""
-        value, key, key_hash, timestamp_ms, tags, headers, size = row
-        queues = topic.queues
-        if partition is not None:
-            if not 0 <= partition < len(queues):
-                raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
-            queue = queues[partition]
-        elif key is None:
-            if queues[topic.sticky].open is None and queues[topic.sticky].is_busy:
-                self._topics.choose_sticky(
-                    topic
-                )  # a new batch would wait for the last one's answer
-            queue = queues[topic.sticky]
-        else:
-            queue = queues[(key_hash >> 32) % len(queues)]
-        batch = queue.open
-        if batch is None or batch.rows:
-            self._buffer.close(queue)
-            batch = self._buffer.open(queue)
-        # Nothing from here on can fail: a record has all of its columns, or none.
-        self._buffer.used_bytes += size
-        index = len(batch.values)
-        batch.values.append(value)
-        batch.times.append(timestamp_ms)
-        if key is not None or batch.keys:
-            if len(batch.keys) < index:
-                batch.keys.extend([None] * (index - len(batch.keys)))
-                batch.hashes.extend([0] * (index - len(batch.hashes)))
-            batch.keys.append(key)
-            batch.hashes.append(key_hash)
-        if tags or headers or batch.tags is not None or batch.headers is not None:
-            batch.set_extras(tags, headers)
-        batch.size_bytes += size
-        if batch.size_bytes >= self._batch_bytes:
-            if key is None and partition is None:
-                self._topics.choose_sticky(topic)
-            self._buffer.close(queue)
-        return batch, index
 
     try_send = send
     """The name of this verb that ``icecore.blocking.Producer`` has, too: neither of them waits."""
@@ -423,7 +372,7 @@ class Producer:
         if partition is not None:
             partition = checks.partition_number(partition)
         columns = columns_of(values, keys, tags, headers, timestamps_ms, self._clock.now_ms())
-        if columns.largest > _RECORD_BYTES_MAX or self._buffer.is_full:
+        if columns.largest > RECORD_BYTES_MAX or self._buffer.is_full:
             raise no_room(columns.largest)
         try:
             found = self._known[topic]
@@ -431,12 +380,12 @@ class Producer:
             found = self._topics.add(topic)
         pieces: list[Piece] = []
         if found.queues:
-            self._split(found, partition, columns, pieces)
+            self._partitioner.append_columns(found, partition, columns, pieces)
             return BatchHandle(pieces)
         kept = columns.copy()
 
         def route(topic: Topic) -> None:
-            self._split(topic, partition, kept, pieces)
+            self._partitioner.append_columns(topic, partition, kept, pieces)
 
         self._buffer.reserve(columns.size_bytes)
         size, count = columns.size_bytes, len(columns)
@@ -444,27 +393,6 @@ class Producer:
             Waiting(route, lambda failed: pieces.append((failed, 0, 0)), size, count)
         )
         return BatchHandle(pieces, found.routing)
-
-    def _split(
-        self, topic: Topic, partition: int | None, columns: Columns, pieces: list[Piece]
-    ) -> None:
-        """Put columns into batches of their partitions, in order."""
-        queues, run_bytes = topic.queues, 0
-        if partition is None and queues[topic.sticky].open is None:
-            self._topics.choose_sticky(topic)
-        if partition is not None and not 0 <= partition < len(queues):
-            raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
-        parts: list[tuple[int | None, Columns]] = [(partition, columns)]
-        if partition is None and columns.hashes is not None:
-            parts = list(columns.by_partition(len(queues), topic.sticky))
-        for number, part in parts:
-            for piece in part.pieces(self._batch_bytes):
-                queue = queues[topic.sticky if number is None else number]
-                pieces.append(self._buffer.add(queue, piece))
-                run_bytes += piece.size_bytes
-                if number is None and queue.open is None and run_bytes >= _RUN_BYTES_MIN:
-                    self._topics.choose_sticky(topic)
-                    run_bytes = 0
 
     # --- waiting --------------------------------------------------------------------------------
 
@@ -531,10 +459,3 @@ class Producer:
 
     def _together(self, offer_all: Callable[[], None]) -> None:
         self._sender.together(offer_all)
-
-
-def no_room(record_bytes: int) -> IcecoreError:
-    """For a record of that size."""
-    if record_bytes > _RECORD_BYTES_MAX:
-        return RecordTooLargeError(f"a record of {record_bytes} bytes exceeds {_RECORD_BYTES_MAX}")
-    return ThrottledError("the producer's buffer is full", retry_after_ms=5)
