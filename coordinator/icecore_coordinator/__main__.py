@@ -1,13 +1,10 @@
 """``python -m icecore_coordinator``: one coordinator process with the embedded metadata store."""
 
-import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from icecore.extras import as_one_line
 
@@ -15,20 +12,11 @@ from icecore.extras import as_one_line
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 with as_one_line("icecore-coordinator", "server"):
-    import uvloop
-
-    from icecore.errors import IcecoreError, NotCoordinatorError
-    from icecore.process.log import event, set_up
-    from icecore.process.memory import MemoryReturn
-    from icecore.process.settings import check_listen, load_from_arguments
-    from icecore.process.status_page import StatusServer
-    from icecore.process.system import (
-        SystemClock,
-        SystemRng,
-        open_standard_streams,
-        raise_descriptor_limit,
-        tune_process,
-    )
+    from icecore.errors import NotCoordinatorError
+    from icecore.process.log import event
+    from icecore.process.server import ServerProcess, run
+    from icecore.process.settings import load_from_arguments
+    from icecore.process.system import SystemClock, SystemRng
     from icecore.rpc.transports import Transports
     from icecore_coordinator.config import CoordinatorSettings
     from icecore_coordinator.coordinator import Coordinator
@@ -36,65 +24,40 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore_coordinator.stores.sqlite_store import FILE_NAME, SqliteStore
     from icecore_coordinator.suspended import SuspendedCoordinator
 
+PROGRAM = "icecore-coordinator"
 _log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit status."""
-    open_standard_streams()
-    try:
-        settings = load_from_arguments(CoordinatorSettings, "icecore-coordinator", argv)
-        for address in filter(
-            None, (settings.listen, settings.native_listen, settings.metrics_listen)
-        ):
-            check_listen(address, insecure_bind=settings.insecure_bind)
-        set_up(settings.log_level, settings.log_format)
-        tune_process()
-        raise_descriptor_limit(settings.descriptors_min)
-        return uvloop.run(_serve(settings))
-    except IcecoreError as error:
-        print(f"icecore-coordinator: {error.message}", file=sys.stderr)
-        return 1
+    """Entry point ``icecore-coordinator``. Return the exit status."""
+    return run(PROGRAM, lambda: load_from_arguments(CoordinatorSettings, PROGRAM, argv), _serve)
 
 
-async def _serve(settings: CoordinatorSettings) -> int:
+async def _serve(settings: CoordinatorSettings, process: ServerProcess) -> None:
     net = Transports(insecure_bind=settings.insecure_bind)
     coordinator = _coordinator(net, settings)
-    status: StatusServer | None = None
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    memory = MemoryReturn()
-    memory.start()
     try:
         await coordinator.start(settings.listen, settings.native_listen)
-        if settings.metrics_listen:
-            pages = CoordinatorPages(
+        process.show(
+            lambda: CoordinatorPages(
                 lambda: coordinator.describe(),
                 lambda: coordinator.ledger.lost.is_set(),
                 lambda: coordinator.ledger.suspended,
-            )
-            status = StatusServer(
-                pages.pages(), settings.metrics_listen, insecure_bind=settings.insecure_bind
-            )
+            ).pages()
+        )
         address = coordinator.address
-        print(f"icecore-coordinator ready address={address}", flush=True)
-        while await _ends(coordinator.run(), stopping):
+        process.say_ready(address=address)
+        while await process.has_ended(coordinator.ledger.lost.wait()):
             if not (why := coordinator.ledger.suspended):
                 raise NotCoordinatorError(coordinator.ledger.why_lost)
             await coordinator.stop()
-            if not await _is_adopted(net, settings, address, why, stopping):
+            if not await _is_adopted(net, settings, address, why, process):
                 break
             coordinator = _coordinator(net, settings)
             await coordinator.start(address, settings.native_listen)
         event(_log, logging.INFO, "stopping")
-        return 0
     finally:
-        if status is not None:
-            # On a thread: a scrape that is under way asks this very loop.
-            await asyncio.to_thread(status.stop)
-        await memory.stop()
+        await process.close()
         await coordinator.stop()
         await net.close()
 
@@ -116,30 +79,19 @@ def _store(settings: CoordinatorSettings) -> SqliteStore:
     return SqliteStore(Path(settings.data) / FILE_NAME)
 
 
-async def _ends(work: Coroutine[Any, Any, object], stopping: asyncio.Event) -> bool:
-    """Wait for the end of ``work``; return False when this process is to stop before it."""
-    ended, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
-    is_ended = ended.done()
-    for task in (ended, stopped):
-        task.cancel()
-    await asyncio.gather(ended, stopped, return_exceptions=True)
-    return is_ended
-
-
 async def _is_adopted(
     net: Transports,
     settings: CoordinatorSettings,
     address: str,
     why: str,
-    stopping: asyncio.Event,
+    process: ServerProcess,
 ) -> bool:
     """Wait for a person who says how suspended metadata go on; return False when this process is to
     stop before that."""
     suspended = SuspendedCoordinator(net, _store(settings), SystemRng(), why)
     try:
         await suspended.start(address, settings.native_listen)
-        return await _ends(suspended.adopted.wait(), stopping)
+        return await process.has_ended(suspended.adopted.wait())
     finally:
         await suspended.stop()
 

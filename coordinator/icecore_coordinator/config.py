@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, create_model, field_validator
 
 from icecore.process.log import LogFormat
-from icecore.process.settings import Settings, TableSettings
+from icecore.process.settings import Settings, TableSettings, check_listen
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore.topic_settings import SETTINGS, Setting, SettingKind
 from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
@@ -105,6 +105,11 @@ class CoordinatorSettings(WaitSettings, _Process):
     def _lower(cls, given: object) -> object:
         """It was in capital letters once."""
         return given.lower() if isinstance(given, str) else given
+
+    def check_addresses(self) -> None:
+        """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
+        for address in filter(None, (self.listen, self.native_listen, self.metrics_listen)):
+            check_listen(address, insecure_bind=self.insecure_bind)
 
     @property
     def waits(self) -> Timing:

@@ -1,10 +1,8 @@
 """``python -m icecore_node``: one storage node as a process, on real clock, disk and network."""
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import sys
 
 from icecore.extras import as_one_line
@@ -13,26 +11,16 @@ from icecore.extras import as_one_line
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 with as_one_line("icecore-node", "server"):
-    import uvloop
-
-    from icecore.errors import ConfigurationError, IcecoreError
-    from icecore.process.log import event, set_up
-    from icecore.process.memory import MemoryReturn
+    from icecore.errors import ConfigurationError
+    from icecore.process.log import event
+    from icecore.process.server import ServerProcess, run
     from icecore.process.settings import load_from_arguments
-    from icecore.process.system import (
-        SystemClock,
-        SystemRng,
-        boot_id,
-        open_standard_streams,
-        raise_descriptor_limit,
-        tune_process,
-    )
+    from icecore.process.system import SystemClock, SystemRng, boot_id, open_standard_streams
     from icecore.rpc.transports import Transports
-    from icecore_node import metrics as node_metrics
     from icecore_node import offline
     from icecore_node.config import NodeSettings
     from icecore_node.io.executor import ThreadExecutor
-    from icecore_node.metrics import NodeMetrics
+    from icecore_node.metrics import NodeMetrics, pages
     from icecore_node.node import Node
     from icecore_node.ports import RemotePorts
     from icecore_node.remote.ports import TierPorts
@@ -45,6 +33,7 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.storage.replica_store import ReplicaStore
     from icecore_node.storage.segment_engine.segment_log import LogSettings
 
+PROGRAM = "icecore-node"
 COLD_NICENESS = 10
 """Niceness of threads that read object storage: scans of history leave the processors to producers
 and to readers of new records."""
@@ -52,10 +41,9 @@ and to readers of new records."""
 _log = logging.getLogger(__name__)
 
 
-async def serve(settings: NodeSettings) -> None:
-    """Run a node until SIGTERM or SIGINT; raises when it can't start or can't go on."""
-    settings.check_addresses()
-    budget = _budget(settings)
+async def serve(settings: NodeSettings, process: ServerProcess) -> None:
+    """Run a node until a signal or its end; raises when it can't start or can't go on."""
+    budget = DescriptorBudget.of(process.descriptor_limit, settings.descriptors_reserve)
     folder, dirs = _open_folders(settings, budget)
     disks = Disks(folder.control, dirs.disks, settings.disk_limits)
     metrics = NodeMetrics()
@@ -73,43 +61,19 @@ async def serve(settings: NodeSettings) -> None:
         tier=_tier(settings, folder, executor),
         remote=_remote(settings, folder),
     )
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    memory = MemoryReturn()
-    memory.start()
-    starting = loop.create_task(_start(node))
-    stop = loop.create_task(stopping.wait())
-    endpoint = None
     try:
-        await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
+        if not await process.has_ended(_start(node)):
             return
-        starting.result()
         metrics.show(lambda: sample(node.context, node.replicas, node.data.inflight_bytes))
-        if settings.metrics_listen:
-            endpoint = node_metrics.start(
-                metrics,
-                settings.metrics_listen,
-                node.condition.why_not_live,
-                node.condition.why_not_ready,
-                insecure_bind=settings.insecure_bind,
-            )
-        print(_ready_line(node), flush=True)
-        await asyncio.wait((node.ended, stop), return_when=asyncio.FIRST_COMPLETED)
-        if not node.ended.done():
+        condition = node.condition
+        process.show(lambda: pages(metrics, condition.why_not_live, condition.why_not_ready))
+        process.say_ready(**_addresses(node))
+        if not await process.has_ended(asyncio.wait((node.ended,))):
             await node.leave()
         if node.ended.done():
             node.ended.result()
     finally:
-        starting.cancel()
-        stop.cancel()
-        with contextlib.suppress(asyncio.CancelledError, IcecoreError):
-            await starting
-        if endpoint is not None:
-            endpoint.stop()
-        await memory.stop()
+        await process.close()
         await node.stop()
         dirs.close()
         folder.close()
@@ -188,15 +152,10 @@ def _remote(settings: NodeSettings, folder: DataFolder) -> RemotePorts | None:
     return RemotePorts(ThreadExecutor(reader_threads=2, niceness=COLD_NICENESS), folder.files)
 
 
-def _budget(settings: NodeSettings) -> DescriptorBudget:
-    limit = raise_descriptor_limit(settings.descriptors_min)
-    return DescriptorBudget.of(limit, settings.descriptors_reserve)
-
-
-def _ready_line(node: Node) -> str:
+def _addresses(node: Node) -> dict[str, object]:
     identity = node.context.identity
-    line = f"icecore-node ready node_id={identity.node_id} address={identity.address}"
-    return f"{line} native_address={identity.native_address}" if identity.native_address else line
+    native = {"native_address": identity.native_address} if identity.native_address else {}
+    return {"node_id": identity.node_id, "address": identity.address, **native}
 
 
 async def _start(node: Node) -> None:
@@ -204,20 +163,15 @@ async def _start(node: Node) -> None:
     await node.until_counted_on()
 
 
-def main() -> None:
-    """Entry point ``icecore-node``; with a command of ``offline.py`` first it starts no node."""
-    open_standard_streams()
+def main() -> int:
+    """Entry point ``icecore-node``; with a command of ``offline.py`` first it starts no node.
+    Return the exit status."""
     if sys.argv[1:2] and sys.argv[1] in offline.COMMANDS:
+        open_standard_streams()
         offline.main(sys.argv[1:])
-        return
-    tune_process()
-    try:
-        settings = load_from_arguments(NodeSettings, "icecore-node")
-        set_up(settings.log_level, settings.log_format)
-        uvloop.run(serve(settings))
-    except IcecoreError as error:
-        sys.exit(f"icecore-node: {error}")
+        return 0
+    return run(PROGRAM, lambda: load_from_arguments(NodeSettings, PROGRAM), serve)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

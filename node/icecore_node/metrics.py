@@ -23,7 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from icecore.process.status_page import Pages, Probe, StatusServer
+from icecore.process.status_page import Pages, Probe
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _LONG_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
@@ -309,25 +309,13 @@ def _partition_gauges(partitions: Iterable[PartitionSample]) -> Iterator[GaugeMe
     yield from (starts, watermarks, ends, leads, isr, under, lag)
 
 
-def start(
-    metrics: NodeMetrics,
-    listen: str,
-    live: Probe,
-    ready: Probe,
-    *,
-    insecure_bind: bool = False,
-) -> StatusServer:
-    """Serve ``http://listen/metrics``, process metrics included, and the probes.
-
-    Raises ConfigurationError when ``listen`` is no address, is not loopback without
-    ``insecure_bind``, or is taken.
-    """
+def pages(metrics: NodeMetrics, live: Probe, ready: Probe) -> Pages:
+    """Return the pages of a node, with metrics of its process. Call it once for a registry."""
     # Else each has a second series beside it, with the time it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     ProcessCollector(registry=metrics.registry)
     PlatformCollector(registry=metrics.registry)
-    pages = Pages(lambda: generate_latest(metrics.registry), CONTENT_TYPE_LATEST, live, ready)
-    return StatusServer(pages, listen, insecure_bind=insecure_bind)
+    return Pages(lambda: generate_latest(metrics.registry), CONTENT_TYPE_LATEST, live, ready)
 
 
 def _version() -> str:

@@ -7,7 +7,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from icecore.errors import ConfigurationError
-from icecore_node.metrics import NodeMetrics, NodeSample, PartitionSample, start
+from icecore.process.status_page import StatusServer
+from icecore_node.metrics import NodeMetrics, NodeSample, PartitionSample, pages
 
 
 def sample() -> NodeSample:
@@ -74,10 +75,10 @@ def test_nodes_of_one_process_do_not_share_counts() -> None:
 
 
 def test_served_on_loopback_only() -> None:
-    metrics = NodeMetrics()
+    shown = pages(NodeMetrics(), str, str)
     with pytest.raises(ConfigurationError):
-        start(metrics, "0.0.0.0:0", str, str)
-    server = start(metrics, "127.0.0.1:0", str, str)
+        StatusServer(shown, "0.0.0.0:0")
+    server = StatusServer(shown, "127.0.0.1:0")
     try:
         with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=5) as answer:
             assert b"icecore_build_info" in answer.read()

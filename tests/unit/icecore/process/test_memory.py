@@ -158,8 +158,8 @@ def test_arrow_of_a_node_takes_its_memory_from_the_c_library(
 ) -> None:
     """Arrow asks once, when it is imported: what a node imports first does not import it."""
     code = (
-        "import icecore_node.__main__\n"
-        "icecore_node.__main__.tune_process()\n"
+        "import icecore_node.__main__, icecore.process.system\n"
+        "icecore.process.system.tune_process()\n"
         "import pyarrow\n"
         "print(pyarrow.default_memory_pool().backend_name)"
     )
