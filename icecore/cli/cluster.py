@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from icecore.cli.options import DryRun, Yes
 from icecore.cli.output import Output, plain, size
 from icecore.cli.records.times import iso_time
 from icecore.cli.session import confirm_final, session_of
@@ -113,7 +114,7 @@ def _run_on_store(command: str, file: Path, data: Path) -> dict[str, Any]:
 def accept_disk(
     context: typer.Context,
     node_id: Annotated[int, typer.Option(help="The node that comes with another disk.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Give up what was on a node's disk before, though it holds the last copies of segments.
 
@@ -136,7 +137,7 @@ def forget_node(
         bool,
         typer.Option("--disk-gone", help="Its disk never comes back: give up what is on it."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Take a node that is down and gone for good out of the cluster.
 
@@ -156,7 +157,7 @@ def forget_node(
 @app.command()
 def adopt(
     context: typer.Context,
-    dry_run: Annotated[bool, typer.Option(help="Only show what would come back.")] = False,
+    dry_run: DryRun = False,
     without_node: Annotated[
         list[int] | None,
         typer.Option(help="This node is gone for good; what it alone has is lost (repeatable)."),
@@ -164,7 +165,7 @@ def adopt(
     skip_gaps: Annotated[
         bool, typer.Option(help="Offsets that no node has count as lost.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Go on with the coordinator's store, though it is an older copy, or empty.
 

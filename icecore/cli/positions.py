@@ -8,21 +8,16 @@ from typing import Annotated
 
 import typer
 
+from icecore.cli.options import DryRun, OnlyPartitions, OnlyTopics, TopicName, Yes, complete_topic
 from icecore.cli.output import counted, plain
 from icecore.cli.records.times import iso_time, parse_position, position_of
-from icecore.cli.session import CommandSession, TopicName, complete_topic, confirm_final, session_of
+from icecore.cli.session import CommandSession, confirm_final, session_of
 from icecore.client.types import OffsetResult, SavedPosition
 from icecore.model import OffsetSpans, records_between
 
 app = typer.Typer(no_args_is_help=True, help="How far readers with a name have come.")
 
 Name = Annotated[str, typer.Argument(help="Name of the position.", show_default=False)]
-OfTopic = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic", help="Only of this one; may be repeated.", autocompletion=complete_topic
-    ),
-]
 COLUMNS = ("name", "topic", "partition", "offset", "saved_at")
 
 
@@ -34,7 +29,7 @@ def _row(each: SavedPosition) -> dict[str, object]:
 def list_saved(
     context: typer.Context,
     name: Annotated[str, typer.Option(help="Only under this name.", show_default=False)] = "",
-    topic: OfTopic = None,
+    topic: OnlyTopics = None,
 ) -> None:
     """Show what is saved: by name, topic and partition, the offset of the next record to read."""
     session = session_of(context)
@@ -43,7 +38,7 @@ def list_saved(
 
 
 @app.command()
-def lag(context: typer.Context, name: Name, topic: OfTopic = None) -> None:
+def lag(context: typer.Context, name: Name, topic: OnlyTopics = None) -> None:
     """Show how many records lie between what is saved and the end of each partition."""
     session = session_of(context)
     found = session.admin(lambda admin: admin.list_positions(name, topic or ()))
@@ -98,11 +93,9 @@ def reset(
             show_default=False,
         ),
     ],
-    partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    partition: OnlyPartitions = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Let readers of a name go on elsewhere in a topic. First shows what changes, then asks."""
     session, target = session_of(context), position_of(*parse_position(to))
@@ -143,7 +136,7 @@ def delete(
         str,
         typer.Option(help="Only of this one.", autocompletion=complete_topic, show_default=False),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Forget how far the readers of a name have come; the next one starts as if it were new."""
     session = session_of(context)

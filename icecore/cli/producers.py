@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from icecore.cli.options import Yes
 from icecore.cli.output import plain
 from icecore.cli.records.times import iso_time
 from icecore.cli.session import confirm_final, session_of
@@ -31,7 +32,7 @@ def list_names(context: typer.Context) -> None:
 def delete(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the producer.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Forget a name that no program uses any more.
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from icecore.cli.options import OnlyPartitions, PartitionNumber, TopicName, Yes
 from icecore.cli.output import plain
-from icecore.cli.session import TopicName, confirm_final, session_of
+from icecore.cli.session import confirm_final, session_of
 from icecore.errors import StorageError
 from icecore.process import launch
 
@@ -19,7 +20,7 @@ app = typer.Typer(no_args_is_help=True, help="Segments of topics and of data fol
 def list_segments(
     context: typer.Context,
     topic: TopicName,
-    partition: Annotated[list[int] | None, typer.Option(help="Only these partitions.")] = None,
+    partition: OnlyPartitions = None,
 ) -> None:
     """List the segments of a topic in the order of their offsets."""
     session = session_of(context)
@@ -53,16 +54,14 @@ def list_segments(
     )
 
 
-Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
 SegmentId = Annotated[int, typer.Argument(help="As `segment list` shows it.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command("declare-lost")
 def declare_lost(
     context: typer.Context,
     topic: TopicName,
-    partition: Partition,
+    partition: PartitionNumber,
     segment_id: SegmentId,
     yes: Yes = False,
 ) -> None:
@@ -77,7 +76,7 @@ def declare_lost(
 def recover_unclean(
     context: typer.Context,
     topic: TopicName,
-    partition: Partition,
+    partition: PartitionNumber,
     segment_id: SegmentId,
     yes: Yes = False,
 ) -> None:

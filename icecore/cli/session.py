@@ -5,7 +5,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CONNECT_S = 5.0
-_COMPLETION_S = 2.0
 _BEHIND_S = 1.5
 """So long after a topic was made, each node that hears of the coordinator has heard of it."""
 
@@ -106,30 +105,6 @@ def session_of(context: typer.Context) -> CommandSession:
     session = context.obj
     assert isinstance(session, CommandSession)
     return session
-
-
-def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics that begin so, for the shell; none when the cluster does not answer."""
-    from icecore.cli import profiles
-
-    given = context.find_root().params
-    try:
-        profile = profiles.load(given.get("profile") or "")
-        session = CommandSession(
-            given.get("bootstrap") or profile.bootstrap,
-            _COMPLETION_S,
-            Output(is_json=True, is_quiet=True),
-        )
-        topics = session.admin(lambda admin: admin.describe_topics())
-    except IcecoreError:
-        return []  # a shell that waits for a TAB has no place for a message
-    return sorted(each.name for each in topics if each.name.startswith(incomplete))
-
-
-TopicName = Annotated[
-    str,
-    typer.Argument(help="Name of the topic.", show_default=False, autocompletion=complete_topic),
-]
 
 
 def confirm_final(question: str, *, yes: bool) -> None:

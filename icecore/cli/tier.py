@@ -13,8 +13,9 @@ from uuid import UUID
 
 import typer
 
+from icecore.cli.options import DryRun, TopicName, Yes
 from icecore.cli.output import plain
-from icecore.cli.session import CommandSession, complete_topic, confirm_final, session_of
+from icecore.cli.session import CommandSession, confirm_final, session_of
 from icecore.client.admin.topic_settings import settings_of_plan
 from icecore.client.types import MERGED_BYTES
 from icecore.errors import (
@@ -181,12 +182,10 @@ def restore(
         bool,
         typer.Option("--with-deleted", help="Deleted topics, too; or name one by its UUID."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be done.")
-    ] = False,
+    dry_run: DryRun = False,
     take_over: TakeOver = False,
     adopt: Adopted = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Rebuild topics from a bucket alone, in a new cluster.
 
@@ -335,7 +334,7 @@ def forget_store(
     store_id: Annotated[
         str, typer.Argument(help="Its id, as `icecore tier status --json` shows it.")
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Give up an object store that is gone for good, so that nodes begin another one.
 
@@ -373,13 +372,11 @@ def export_manifest(
 @app.command()
 def merge(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Its name.", autocompletion=complete_topic)],
+    topic: TopicName,
     target_bytes: Annotated[
         int, typer.Option(min=1, help="Of a merged segment's objects, at most.")
     ] = MERGED_BYTES,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what fits together.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Make few large segments of many small ones, while readers go on.
 

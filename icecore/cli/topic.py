@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from icecore.cli import topic_shown
+from icecore.cli.options import TopicName, Yes
 from icecore.cli.output import plain
 from icecore.cli.records.times import duration
-from icecore.cli.session import TopicName, confirm_final, session_of
+from icecore.cli.session import confirm_final, session_of
 from icecore.cli.topic_options import with_settings
 from icecore.topic_settings import TopicSettings
 
@@ -138,7 +139,7 @@ def delete(
         bool, typer.Option("--now", help="Free the space at once: it can't be undeleted.")
     ] = False,
     topic_id: TopicId = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete a topic. Until its grace is over it can be undeleted, unless --now is given.
 

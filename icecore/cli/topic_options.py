@@ -4,14 +4,13 @@ They are built from ``icecore/topic_settings.py``: a command that takes ``settin
 for each row in its place.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
-from functools import wraps
 from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from icecore.cli.options import Command, in_place_of
 from icecore.cli.output import size
 from icecore.cli.records.times import duration
 from icecore.topic_settings import SETTINGS, FlushMode, Holds, Setting, SettingKind, TopicSettings
@@ -32,39 +31,15 @@ def parse_limit(text: str) -> int:
     return -1 if text == "-1" else parse_size(text)
 
 
-def with_settings(*, is_new: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(*, is_new: bool) -> Callable[[Command], Command]:
     """Replace the parameter ``settings`` of a command by options.
 
     Args:
         is_new: Whether the topic is created: then some more can be said, and defaults are shown.
     """
     rows = [row for row in SETTINGS.values() if is_new or row.holds is not Holds.AT_CREATION]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command)
-        kept = [each for each in own.parameters.values() if each.name != "settings"]
-        options = [
-            inspect.Parameter(
-                row.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=_option(row, shows_default=is_new),
-            )
-            for row in rows
-        ]
-
-        @wraps(command)
-        def run(**given: Any) -> None:
-            said = {row.name: given.pop(row.name) for row in rows}
-            command(**given, settings=_settings(said))
-
-        keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept]
-        # Typer reads both.
-        run.__signature__ = inspect.Signature([*keyword[:2], *options, *keyword[2:]])  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in (*keyword, *options)}
-        return run
-
-    return decorate
+    options = {row.name: (_option(row, shows_default=is_new), None) for row in rows}
+    return in_place_of("settings", options, _settings)
 
 
 def _option(row: Setting, *, shows_default: bool) -> Any:

@@ -1,11 +1,17 @@
-"""Options that say which records are wanted, for all commands that have them."""
+"""Options that say which records are wanted, for all commands that have them.
+
+A command takes them as one parameter: ``conditions`` or ``ranges``, which are arguments of a
+look-up, and the first ones of a consumer, too.
+"""
 
 import base64
 import binascii
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
+from icecore.cli.options import OptionRow, in_place_of
 from icecore.cli.records.times import parse_time_ms
 
 
@@ -42,84 +48,123 @@ def parse_time(text: str) -> int:
 
 _TIME = "ISO 8601, or milliseconds since 1970 UTC"
 
-Keys = Annotated[
-    list[str] | None,
-    typer.Option("--key", "-k", metavar="KEY", help="With this key, or another one given."),
-]
-KeysInBase64 = Annotated[
-    list[bytes] | None,
-    typer.Option(
-        "--key-base64", parser=parse_base64, metavar="TEXT", help="As --key, of a binary key."
+_CONDITIONS: Final[Mapping[str, OptionRow]] = {
+    "key": (
+        Annotated[
+            list[str] | None,
+            typer.Option("--key", "-k", metavar="KEY", help="With this key, or another one given."),
+        ],
+        None,
     ),
-]
-Tags = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tag", "-t", parser=parse_tag, metavar="TAG", help="With this tag, or another one given."
+    "key_base64": (
+        Annotated[
+            list[bytes] | None,
+            typer.Option(parser=parse_base64, metavar="TEXT", help="As --key, of a binary key."),
+        ],
+        None,
     ),
-]
-TagsAll = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--tag-all", parser=parse_tag, metavar="TAG", help="With this tag and all others given so."
+    "tag": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--tag",
+                "-t",
+                parser=parse_tag,
+                metavar="TAG",
+                help="With this tag, or another one given.",
+            ),
+        ],
+        None,
     ),
-]
-TagsNone = Annotated[
-    list[str] | None,
-    typer.Option("--tag-none", parser=parse_tag, metavar="TAG", help="Without this tag."),
-]
-HeadersGiven = Annotated[
-    list[Any] | None,
-    typer.Option(
-        "--header",
-        parser=parse_header,
-        metavar="NAME=VALUE",
-        help="With this header, or another one given.",
+    "tag_all": (
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                parser=parse_tag, metavar="TAG", help="With this tag and all others given so."
+            ),
+        ],
+        None,
     ),
-]
-FromEventTime = Annotated[
-    int | None,
-    typer.Option(parser=parse_time, metavar="TIME", help=f"Of the producer's time: {_TIME}."),
-]
-ToEventTime = Annotated[
-    int | None, typer.Option(parser=parse_time, metavar="TIME", help="Exclusive.")
-]
-FromAppendTime = Annotated[
-    int | None,
-    typer.Option(
-        parser=parse_time, metavar="TIME", help=f"Of the time when it was appended: {_TIME}."
+    "tag_none": (
+        Annotated[
+            list[str] | None,
+            typer.Option(parser=parse_tag, metavar="TAG", help="Without this tag."),
+        ],
+        None,
     ),
-]
-ToAppendTime = ToEventTime
-FromOffset = Annotated[int, typer.Option(min=0, help="In each partition.")]
-ToOffset = Annotated[int | None, typer.Option(min=1, help="Exclusive.", show_default=False)]
-Partitions = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--partition",
-        min=0,
-        help="Only this one; may be repeated. Else all in which a key may be.",
+    "header": (
+        Annotated[
+            list[Any] | None,
+            typer.Option(
+                parser=parse_header,
+                metavar="NAME=VALUE",
+                help="With this header, or another one given.",
+            ),
+        ],
+        None,
     ),
-]
+}
+_END = Annotated[int | None, typer.Option(parser=parse_time, metavar="TIME", help="Exclusive.")]
+_RANGES: Final[Mapping[str, OptionRow]] = {
+    "from_event_time": (
+        Annotated[
+            int | None,
+            typer.Option(
+                parser=parse_time, metavar="TIME", help=f"Of the producer's time: {_TIME}."
+            ),
+        ],
+        None,
+    ),
+    "to_event_time": (_END, None),
+    "from_append_time": (
+        Annotated[
+            int | None,
+            typer.Option(
+                parser=parse_time,
+                metavar="TIME",
+                help=f"Of the time when it was appended: {_TIME}.",
+            ),
+        ],
+        None,
+    ),
+    "to_append_time": (_END, None),
+    "from_offset": (Annotated[int, typer.Option(min=0, help="In each partition.")], 0),
+    "to_offset": (
+        Annotated[int | None, typer.Option(min=1, help="Exclusive.", show_default=False)],
+        None,
+    ),
+    "partition": (
+        Annotated[
+            list[int] | None,
+            typer.Option(
+                min=0, help="Only this one; may be repeated. Else all in which a key may be."
+            ),
+        ],
+        None,
+    ),
+}
 NewestFirst = Annotated[bool, typer.Option("--newest-first", help="From the newest record down.")]
 
 
-def conditions(
-    keys: list[str] | None,
-    keys_in_base64: list[bytes] | None,
-    tags: list[str] | None,
-    tags_all: list[str] | None,
-    tags_none: list[str] | None,
-    headers: list[Any] | None,
-) -> dict[str, Any]:
-    """Arguments of a look-up or a consumer."""
+def _conditions(given: Mapping[str, Any]) -> dict[str, Any]:
     # Python gives bytes of an argument that are no UTF-8 as surrogates; a key may be any bytes.
-    given = [key.encode(errors="surrogateescape") for key in keys or ()]
-    given += keys_in_base64 or ()
+    keys = [key.encode(errors="surrogateescape") for key in given["key"] or ()]
+    keys += given["key_base64"] or ()
     return {
-        "keys": given or None,
-        "tags_any": tags or None,
-        "tags_all": tags_all or None,
-        "tags_none": tags_none or None,
-        "headers": headers or None,
+        "keys": keys or None,
+        "tags_any": given["tag"] or None,
+        "tags_all": given["tag_all"] or None,
+        "tags_none": given["tag_none"] or None,
+        "headers": given["header"] or None,
     }
+
+
+def _ranges(given: dict[str, Any]) -> dict[str, Any]:
+    partitions = given.pop("partition") or None
+    return {**given, "partitions": partitions}
+
+
+with_conditions = in_place_of("conditions", _CONDITIONS, _conditions)
+"""Replaces the parameter ``conditions`` of a command: keys, tags and headers."""
+with_ranges = in_place_of("ranges", _RANGES, _ranges)
+"""Replaces the parameter ``ranges`` of a command: times, offsets and partitions."""

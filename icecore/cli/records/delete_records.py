@@ -8,17 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from icecore.cli.options import DryRun, OnlyPartitions, PartitionNumber, TopicName, Yes
 from icecore.cli.output import Output, counted, plain
 from icecore.cli.records.times import parse_time_ms
-from icecore.cli.session import CommandSession, TopicName, confirm_final, session_of
+from icecore.cli.session import CommandSession, confirm_final, session_of
 from icecore.client.cluster.offsets import time_position
 from icecore.client.types import DeletedRecords
 from icecore.errors import InvalidRequestError
 from icecore.model import Segment, SegmentState
-
-Name = TopicName
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
 
 
 def parse_moment(text: str) -> int:
@@ -31,10 +28,8 @@ def parse_moment(text: str) -> int:
 
 def delete_records(
     context: typer.Context,
-    name: Name,
-    partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
-    ] = None,
+    name: TopicName,
+    partition: OnlyPartitions = None,
     before_offset: Annotated[
         int | None, typer.Option(min=0, help="The first offset to keep.")
     ] = None,
@@ -70,8 +65,8 @@ def delete_records(
 
 def delete_segments(
     context: typer.Context,
-    topic: Name,
-    partition: Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)],
+    topic: TopicName,
+    partition: PartitionNumber,
     segment_ids: Annotated[
         list[int], typer.Argument(help="As `segment list` shows them.", show_default=False)
     ],

@@ -10,27 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+from icecore.cli.options import OnlyPartitions, TopicName
 from icecore.cli.output import Output, counted
-from icecore.cli.records.conditions import (
-    FromAppendTime,
-    FromEventTime,
-    FromOffset,
-    HeadersGiven,
-    Keys,
-    KeysInBase64,
-    NewestFirst,
-    Partitions,
-    Tags,
-    TagsAll,
-    TagsNone,
-    ToAppendTime,
-    ToEventTime,
-    ToOffset,
-    conditions,
-)
+from icecore.cli.records.conditions import NewestFirst, with_conditions, with_ranges
 from icecore.cli.records.query import EXIT_INCOMPLETE, planned_long_ago, searched, why_missing
 from icecore.cli.records.times import parse_position
-from icecore.cli.session import CommandSession, TopicName, session_of
+from icecore.cli.session import CommandSession, session_of
 from icecore.client.lookup.lookup import COUNT_MAX, Lookup
 from icecore.client.lookup.search_answer import merged
 from icecore.client.types import LookupPage, SegmentOutcome
@@ -51,29 +36,20 @@ _COLUMNS = (
 )
 _TOTALS = ("index_bytes", "data_bytes", "candidates", "records")
 
-Topic = TopicName
 Analyze = Annotated[
     bool, typer.Option("--analyze", help="Run it, and show what it did instead of estimates.")
 ]
 
 
 @app.command("query")
+@with_conditions
+@with_ranges
 def explain_query(
     context: typer.Context,
-    topic: Topic,
-    key: Keys = None,
-    key_base64: KeysInBase64 = None,
-    tag: Tags = None,
-    tag_all: TagsAll = None,
-    tag_none: TagsNone = None,
-    header: HeadersGiven = None,
-    from_event_time: FromEventTime = None,
-    to_event_time: ToEventTime = None,
-    from_append_time: FromAppendTime = None,
-    to_append_time: ToAppendTime = None,
-    from_offset: FromOffset = 0,
-    to_offset: ToOffset = None,
-    partition: Partitions = None,
+    topic: TopicName,
+    *,
+    conditions: dict[str, Any],
+    ranges: dict[str, Any],
     newest_first: NewestFirst = False,
     max_count: Annotated[
         int,
@@ -84,24 +60,15 @@ def explain_query(
     analyze: Analyze = False,
 ) -> None:
     """Show what `icecore query` with the same options would read, if it looked at everything."""
-    given = {
-        **conditions(key, key_base64, tag, tag_all, tag_none, header),
-        "from_event_time": from_event_time,
-        "to_event_time": to_event_time,
-        "from_append_time": from_append_time,
-        "to_append_time": to_append_time,
-        "from_offset": from_offset,
-        "to_offset": to_offset,
-        "partitions": partition or None,
-        "newest_first": newest_first,
-    }
+    given = {**conditions, **ranges, "newest_first": newest_first}
     _explain(session_of(context), topic, given, max_count if analyze else 0, is_all=False)
 
 
 @app.command("fetch")
+@with_conditions
 def explain_fetch(
     context: typer.Context,
-    topic: Topic,
+    topic: TopicName,
     start: Annotated[
         str,
         typer.Option(
@@ -111,15 +78,9 @@ def explain_fetch(
             help="earliest, an offset, or an append time: ISO 8601 or @milliseconds.",
         ),
     ] = "earliest",
-    partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this one; may be repeated.")
-    ] = None,
-    key: Keys = None,
-    key_base64: KeysInBase64 = None,
-    tag: Tags = None,
-    tag_all: TagsAll = None,
-    tag_none: TagsNone = None,
-    header: HeadersGiven = None,
+    partition: OnlyPartitions = None,
+    *,
+    conditions: dict[str, Any],
     analyze: Analyze = False,
 ) -> None:
     """Show what `icecore fetch` with the same options would read. A fetch reads every partition,
@@ -133,7 +94,7 @@ def explain_fetch(
         for each in session.admin(lambda admin: admin.describe_topics([topic]))[0].partitions
     ]
     given = {
-        **conditions(key, key_base64, tag, tag_all, tag_none, header),
+        **conditions,
         "from_append_time": value if kind == "time" else None,
         "from_offset": value if kind == "offset" else 0,
         "partitions": numbers,

@@ -3,20 +3,14 @@
 import asyncio
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 
+from icecore.cli.options import OnlyPartitions
 from icecore.cli.output import counted
 from icecore.cli.records import fetch_options as options
-from icecore.cli.records.conditions import (
-    HeadersGiven,
-    Keys,
-    KeysInBase64,
-    Tags,
-    TagsAll,
-    TagsNone,
-    conditions,
-)
+from icecore.cli.records.conditions import with_conditions
 from icecore.cli.records.fetch_options import OnCorrupt, OnOutOfRange, Shown
 from icecore.cli.records.times import parse_position, position_of
 from icecore.cli.session import CommandSession, session_of
@@ -28,20 +22,17 @@ _POLL_RECORDS = 1000
 EXIT_INTERRUPTED = 130
 
 
+@with_conditions
 def fetch(
     context: typer.Context,
     topic: options.Topics = None,
     start: options.Start = "earliest",
     until: options.Until = None,
-    partition: options.Partitions = None,
+    partition: OnlyPartitions = None,
     max_records: options.MaxRecords = 0,
     output_format: options.OutputFormat = "json",
-    key: Keys = None,
-    key_base64: KeysInBase64 = None,
-    tag: Tags = None,
-    tag_all: TagsAll = None,
-    tag_none: TagsNone = None,
-    header: HeadersGiven = None,
+    *,
+    conditions: dict[str, Any],
     on_corrupt: options.Corrupt = OnCorrupt.FAIL,
     on_out_of_range: options.OutOfRange = OnOutOfRange.ERROR,
     follow: options.Follow = False,
@@ -71,7 +62,7 @@ def fetch(
         until=None if until is None else position_of(*until),
         on_corrupt=on_corrupt.value,
         on_out_of_range=on_out_of_range.value,
-        **conditions(key, key_base64, tag, tag_all, tag_none, header),
+        **conditions,
         timeout_s=session.timeout_s,
     )
     if topic:  # else a missing one would be waited for

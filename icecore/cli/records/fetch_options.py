@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from icecore.cli.options import complete_topic
 from icecore.cli.records.record_lines import format_record
 from icecore.cli.records.times import iso_time, parse_position
-from icecore.cli.session import complete_topic
 from icecore.codec.record import Record
 
 # --- records as text ------------------------------------------------------------------------------
@@ -169,9 +169,6 @@ Until = Annotated[
         help="Where to end, exclusive: an offset or an append time.",
         show_default=False,
     ),
-]
-Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", min=0, help="Only this one; may be repeated.")
 ]
 MaxRecords = Annotated[int, typer.Option("--max-records", "-n", min=0, help="0 = all.")]
 OutputFormat = Annotated[

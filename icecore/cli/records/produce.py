@@ -12,13 +12,14 @@ from typing import Any
 
 import typer
 
+from icecore.cli.options import TopicName
 from icecore.cli.output import Output, counted
 from icecore.cli.records import produce_options as options
 from icecore.cli.records.acknowledged import Acknowledged
 from icecore.cli.records.line_input import is_typed, name_of, read_lines
 from icecore.cli.records.produce_options import AcksOption, Compression, Format
 from icecore.cli.records.record_lines import RECORDS, LineFormat, TimeUnit, parse_lines
-from icecore.cli.session import TopicName, session_of
+from icecore.cli.session import session_of
 from icecore.client.produce.options import ProducerOptions
 from icecore.client.produce.producer import Producer
 from icecore.client.retries import Retry

@@ -14,26 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+from icecore.cli.options import TopicName
 from icecore.cli.output import Output, counted
-from icecore.cli.records.conditions import (
-    FromAppendTime,
-    FromEventTime,
-    FromOffset,
-    HeadersGiven,
-    Keys,
-    KeysInBase64,
-    NewestFirst,
-    Partitions,
-    Tags,
-    TagsAll,
-    TagsNone,
-    ToAppendTime,
-    ToEventTime,
-    ToOffset,
-    conditions,
-)
+from icecore.cli.records.conditions import NewestFirst, with_conditions, with_ranges
 from icecore.cli.records.record_lines import format_record
-from icecore.cli.session import CommandSession, TopicName, session_of
+from icecore.cli.session import CommandSession, session_of
 from icecore.client.lookup.lookup import COUNT_MAX, Lookup
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 
@@ -58,22 +43,14 @@ def parse_continuation(text: str) -> bytes:
         raise typer.BadParameter(f"{text[:60]!r} is no continuation of this command") from error
 
 
+@with_conditions
+@with_ranges
 def query(
     context: typer.Context,
     topic: TopicName,
-    key: Keys = None,
-    key_base64: KeysInBase64 = None,
-    tag: Tags = None,
-    tag_all: TagsAll = None,
-    tag_none: TagsNone = None,
-    header: HeadersGiven = None,
-    from_event_time: FromEventTime = None,
-    to_event_time: ToEventTime = None,
-    from_append_time: FromAppendTime = None,
-    to_append_time: ToAppendTime = None,
-    from_offset: FromOffset = 0,
-    to_offset: ToOffset = None,
-    partition: Partitions = None,
+    *,
+    conditions: dict[str, Any],
+    ranges: dict[str, Any],
     record_id: Annotated[
         Any,
         typer.Option(
@@ -105,22 +82,14 @@ def query(
     Ends with status 4 when a segment could not be searched: records may be missing.
     """
     session = session_of(context)
-    given = {
-        **conditions(key, key_base64, tag, tag_all, tag_none, header),
-        "from_event_time": from_event_time,
-        "to_event_time": to_event_time,
-        "from_append_time": from_append_time,
-        "to_append_time": to_append_time,
-        "to_offset": to_offset,
-        "partitions": partition or None,
-    }
+    given = conditions | ranges
     if record_id is not None:
-        if any(each is not None for each in given.values()) or from_offset or continuation:
+        said = given | {"from_offset": given["from_offset"] or None}
+        if any(each is not None for each in said.values()) or continuation:
             raise typer.BadParameter("--id stands alone: it names one record", param_hint="--id")
         number, offset = record_id
-        given |= {"partitions": [number], "to_offset": offset + 1}
-        from_offset = offset
-    given |= {"from_offset": from_offset, "newest_first": newest_first}
+        given |= {"partitions": [number], "from_offset": offset, "to_offset": offset + 1}
+    given["newest_first"] = newest_first
     given |= {"max_count": max_count, "continuation": continuation or b""}
     session.check_topics([topic])
     pages = asyncio.run(_print_pages(session, topic, given, is_all=is_all))
