@@ -12,6 +12,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "design" / "evidence.md"
 ORDERS: Final = "…"
 NODES: Final = "←"
 """All orders of the coordinator; all requests in which a node names itself."""
+NOT_COMPARED: Final = ("nothing", "question", "below")
 _QUOTED: Final = re.compile(r"`([^`]+)`")
 _GUARD: Final = re.compile(r"`([\w.]+:[\w.]+)` by `(\w+::\w+)`")
 
@@ -43,8 +44,10 @@ class EvidenceRow:
 
     @property
     def is_compared(self) -> bool:
-        """Return whether the receiver compares these fields with anything."""
-        return not self.compared_with.startswith("nothing:")
+        """Return whether the receiver compares these fields with anything. Where it does not, the
+        row says why after one of a few words."""
+        word, _, why = self.compared_with.partition(": ")
+        return word not in NOT_COMPARED or not why
 
 
 def rows(text: str | None = None) -> list[EvidenceRow]:
@@ -128,3 +131,11 @@ def strange(found: list[EvidenceRow]) -> Iterator[str]:
         for each in row.fields:
             if not any(each in known.get(message, ()) for message in row.messages):
                 yield f"{row.messages} have no field {each}"
+
+
+def without_identity(text: str | None = None) -> list[tuple[tuple[str, ...], str]]:
+    """Return messages that only an identity of peers could contradict, and the harm of each."""
+    lines = (PAGE.read_text() if text is None else text).splitlines()
+    cells = [[each.strip() for each in line.strip("|").split("|")] for line in lines if "|" in line]
+    found = [each for each in cells if len(each) == 2 and "---" not in each]
+    return [(tuple(_QUOTED.findall(one)), harm) for one, harm in found if _QUOTED.findall(one)]

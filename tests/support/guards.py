@@ -2,7 +2,9 @@
 
 ``python -m tests.support.guards order_checks:check_promise path::test_name`` runs the test with
 that function doing nothing, whoever has imported it. It answers None, as functions do that raise
-when something is wrong; one that says why in a text answers an empty text.
+when something is wrong. One that says why in a text answers an empty text, one that lists what is
+wrong or known an empty list or mapping, one that says whether something is right True. One that
+shortens a text returns it as it came.
 """
 
 import importlib
@@ -11,12 +13,14 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("icecore", "replication", "node", "coordinator")
+TEXT = "told"
+"""First parameter of functions that shorten a text."""
 
 
 @lru_cache(maxsize=1)
@@ -49,13 +53,6 @@ def find_function(name: str) -> Callable[..., Any] | None:
 
 def take_away(function: Callable[..., Any]) -> None:
     """Let a function do nothing from now on, in all modules that have imported it."""
-    says_why = function.__annotations__.get("return") in (str, "str")
-
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-
-    def no_reason(*_: Any, **__: Any) -> str:
-        return ""
 
     async def nothing_later(*_: Any, **__: Any) -> None:
         return None
@@ -63,9 +60,40 @@ def take_away(function: Callable[..., Any]) -> None:
     if inspect.iscoroutinefunction(function):
         chosen: Callable[..., Any] = nothing_later
     else:
-        chosen = no_reason if says_why else nothing
+        told = inspect.signature(function).return_annotation
+        chosen = _INSTEAD.get(get_origin(told) or told, _nothing)
+        if told is str and next(iter(inspect.signature(function).parameters)) == TEXT:
+            chosen = _as_it_came
     function.__code__ = chosen.__code__
     function.__defaults__, function.__kwdefaults__ = None, None
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _no_reason(*_: Any, **__: Any) -> str:
+    return ""
+
+
+def _none_of_it(*_: Any, **__: Any) -> list[Any]:
+    return []
+
+
+def _nothing_known(*_: Any, **__: Any) -> dict[Any, Any]:
+    return {}
+
+
+def _is_right(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _as_it_came(text: str, *_: Any, **__: Any) -> str:
+    return text
+
+
+_INSTEAD = {str: _no_reason, list: _none_of_it, dict: _nothing_known, bool: _is_right}
+"""Functions that answer as if nothing was wrong, by the type of the answer."""
 
 
 def path_of(name: str) -> str:

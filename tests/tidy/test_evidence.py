@@ -33,10 +33,8 @@ def problems(found: list[evidence_table.EvidenceRow]) -> list[str]:
     mutants = {each.name for each in MUTANTS}
     wrong = [*evidence_table.missing(found), *evidence_table.strange(found)]
     for row in found:
-        named = (*row.guards, *row.mutants, *row.tests)
-        is_alone = "as below" in row.compared_with or "question" in row.compared_with
-        if row.is_compared and not named and not is_alone:
-            wrong.append(f"{row.messages} {row.fields}: nothing breaks this row")
+        if row.is_compared and not (row.guards or row.mutants):
+            wrong.append(f"{row.messages} {row.fields}: no mutant and no guard breaks this row")
         wrong += [f"there is no rule {each}" for each in row.rules if int(each[1:]) not in rules()]
         wrong += [f"there is no mutant {each}" for each in row.mutants if each not in mutants]
         tests = (*row.tests, *(each.test for each in row.guards))
@@ -55,6 +53,12 @@ def test_each_field_has_its_row_and_each_row_names_what_there_is() -> None:
     assert not found, "\n".join(found)
 
 
+def test_what_only_an_identity_could_contradict_is_listed() -> None:
+    listed = evidence_table.without_identity()
+    assert listed and all(harm for _, harm in listed)
+    assert {each for names, _ in listed for each in names} <= evidence_table.messages().keys()
+
+
 def test_guards_are_found_by_the_end_of_their_names() -> None:
     assert find_function("order_checks:check_promise") is not None
     assert find_function("context:Identity.check_cluster") is not None
@@ -70,7 +74,9 @@ def test_guards_are_found_by_the_end_of_their_names() -> None:
         ("`FenceRequest` | `salvage` | a | b | R9999 | `missing_is_empty`", "no rule"),
         ("`FenceRequest` | `salvage` | a | b | R30 | `no_such_mutant`", "no mutant"),
         ("`FenceRequest` | `salvage` | a | b | R30 | `test_a::test_b`", "no test test_a"),
-        ("`FenceRequest` | `salvage` | a | b | R30 | –", "nothing breaks"),
+        ("`FenceRequest` | `salvage` | a | b | R30 | –", "no mutant and no guard"),
+        ("`FenceRequest` | `salvage` | a | b | R46 | `test_a::test_b`", "no mutant and no guard"),
+        ("`FenceRequest` | `salvage` | nothing: | b | R46 | –", "no mutant and no guard"),
         ("`FenceRequest` | `salvage` | a | b | R30 | `a:b` by `test_a::test_b`", "no function a:b"),
         ("`FenceRequest` | `salvage` | a | b | R30 | `missing_is_empty`", "FenceRequest.segments"),
     ],

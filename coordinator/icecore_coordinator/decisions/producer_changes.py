@@ -40,12 +40,8 @@ def take_name(
             f"producer name {name[:300]!r}: 1 to 249 characters of A-Z a-z 0-9 . _ -"
         )
     record = state.producers.get(name)
-    if is_renewal and (record is None or record.instance != instance):
-        raise ProducerFencedError(
-            f"another producer has taken the name {name!r}"
-            if record is not None
-            else f"the name {name!r} was deleted"
-        )
+    if is_renewal:
+        _check_taker(name, record, instance)
     if record is not None:
         epoch = record.producer_epoch + 1
         taken = updated(record, producer_epoch=epoch, instance=instance, taken_at_ms=now_ms)
@@ -66,6 +62,14 @@ def take_name(
         version=1,
     )
     return Change((updated(counter, next_value=counter.next_value + 1), fresh))
+
+
+def _check_taker(name: str, record: ProducerRecord | None, instance: int) -> None:
+    """Raises ProducerFencedError when somebody else has taken the name, or deleted it."""
+    if record is None:
+        raise ProducerFencedError(f"the name {name!r} was deleted")
+    if record.instance != instance:
+        raise ProducerFencedError(f"another producer has taken the name {name!r}")
 
 
 def shut_out(state: ClusterState, name: str) -> Change:

@@ -4,7 +4,7 @@ A call is meant for one incarnation of one node, the registered one, and names b
 says counts for nothing (R57): whoever is not registered yet may stand on an old copy of a disk.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -183,8 +183,7 @@ class NodeCalls:
                         node_id, request, decode, common["incarnation"], timeout_s
                     )
                     results = results_of(answer, part)
-                    if len(results) != len(part):
-                        raise ConflictError(f"a node answered {len(results)} of {len(part)} items")
+                    check_count(results, part)
                     found += results
                     continue
                 except IcecoreError as error:
@@ -329,6 +328,12 @@ class NodeCalls:
             node_id, request, pb.FenceProducersResponse.FromString, common["incarnation"], timeout_s
         )
         return Incarnation(answer.incarnation), answer.positions
+
+
+def check_count(results: Sized, asked: Sized) -> None:
+    """Raises ConflictError when a node answered more or less than it was asked."""
+    if len(results) != len(asked):
+        raise ConflictError(f"a node answered {len(results)} of {len(asked)} items")
 
 
 def _open_segment(item: OpenItem) -> pb.OpenSegment:

@@ -103,11 +103,7 @@ class AdoptionService:
         telling = self._telling.setdefault(node_id, _Telling())
         if page.page == 0:
             telling = self._telling[node_id] = _Telling()
-        if page.page != telling.pages or page.page >= PAGES_MAX:
-            raise InvalidRequestError(
-                f"page {page.page} of node {node_id} does not follow on page {telling.pages - 1}: "
-                "begin anew"
-            )
+        telling.check_follows(node_id, page.page)
         telling.take(node_id, page)
         if not page.more:
             del self._telling[node_id]
@@ -128,14 +124,18 @@ class AdoptionService:
         if asked.node_id < 1 or not asked.disk_id:
             raise InvalidRequestError("a node needs an id of at least 1 and a disk id")
         check_registration(asked)
-        if asked.cluster_id != self._state.cluster_id and not is_blank(self._state):
-            raise WrongClusterError(
-                f"this is cluster {self._state.cluster_id.hex()}, not {asked.cluster_id.hex()}"
-            )
+        self._check_cluster(asked.cluster_id)
         if not asked.cluster_id:
             raise UnavailableError(f"node {asked.node_id} is new, and waits: {self._why}")
         if asked.node_id not in self._told and len(self._told) >= NODES_MAX:
             raise InvalidRequestError(f"more than {NODES_MAX} nodes tell what they hold")
+
+    def _check_cluster(self, cluster_id: bytes) -> None:
+        """Raises WrongClusterError, unless this store was empty a moment ago."""
+        if cluster_id != self._state.cluster_id and not is_blank(self._state):
+            raise WrongClusterError(
+                f"this is cluster {self._state.cluster_id.hex()}, not {cluster_id.hex()}"
+            )
 
     # --- what a person says ---------------------------------------------------------------------
 
@@ -198,6 +198,14 @@ class _Telling:
         self.pages = 0
         self._copies: list[ToldReplica] = []
         self._topics: list[ToldTopic] = []
+
+    def check_follows(self, node_id: NodeId, number: int) -> None:
+        """Raises InvalidRequestError for a page that is not the next one."""
+        if number != self.pages or number >= PAGES_MAX:
+            raise InvalidRequestError(
+                f"page {number} of node {node_id} does not follow on page {self.pages - 1}: "
+                "begin anew"
+            )
 
     def take(self, node_id: NodeId, page: pb.TellInventoryRequest) -> None:
         """Take in the next one."""

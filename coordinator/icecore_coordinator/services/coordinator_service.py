@@ -128,13 +128,18 @@ class CoordinatorService:
     def _check_caller(self, request: _FromNode) -> Asker:
         """Raises FencedError unless the caller is the registered incarnation of the node."""
         self._check_cluster(request.cluster_id)
-        node_id, incarnation = NodeId(request.node_id), Incarnation(request.incarnation)
-        registered = self._ledger.state.incarnation(node_id)
-        if not registered or incarnation != registered:
+        asker = Asker(NodeId(request.node_id), Incarnation(request.incarnation))
+        self._check_registered(asker)
+        return asker
+
+    def _check_registered(self, asker: Asker) -> None:
+        """Raises FencedError when another process of the node is registered, or none."""
+        registered = self._ledger.state.incarnation(asker.node_id)
+        if not registered or asker.incarnation != registered:
             raise FencedError(
-                f"node {node_id}: incarnation {incarnation} is not the registered {registered}"
+                f"node {asker.node_id}: incarnation {asker.incarnation} is not the registered "
+                f"{registered}"
             )
-        return Asker(node_id, incarnation)
 
     def _check_revision(self, request: pb.RegisterRequest | pb.HeartbeatRequest) -> None:
         """Refuse a node that heard of newer metadata than these: before it is told anything, and

@@ -7,7 +7,7 @@ the next address. Heartbeats are in ``membership/heartbeats.py``.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Generic, TypeAlias, TypeVar
 
 from icecore.errors import (
@@ -81,8 +81,7 @@ class _Batcher(Generic[RequestT, ResultT]):
         """One call; what goes wrong with it is no matter of the calls after it."""
         try:
             results = await self._call([request for request, _ in waiting])
-            if len(results) != len(waiting):
-                raise InternalError(f"{len(results)} answers to {len(waiting)} requests")
+            check_count(results, waiting)
         except Exception as error:  # whoever waits must hear of it, or waits for ever
             known = error if isinstance(error, IcecoreError) else InternalError(repr(error))
             if known is not error:
@@ -94,6 +93,12 @@ class _Batcher(Generic[RequestT, ResultT]):
         for (_, future), result in zip(waiting, results, strict=True):
             if not future.done():
                 future.set_result(result)
+
+
+def check_count(results: Sized, requests: Sized) -> None:
+    """Raises InternalError when the coordinator answered more or less than it was asked."""
+    if len(results) != len(requests):
+        raise InternalError(f"{len(results)} answers to {len(requests)} requests")
 
 
 class CoordinatorLink:

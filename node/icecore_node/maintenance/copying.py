@@ -236,12 +236,7 @@ class SegmentCopier:
         try:
             for position, header in batch.iter_batches(data):
                 batch.verify_producer_crc(data, position, header)
-                if (
-                    header.segment_id != replica.segment_id
-                    or header.base_offset != log.tail.end_offset
-                    or header.prev_header_crc32c != log.tail.last_header_crc32c
-                ):
-                    raise CorruptBatchError("the donor's batches do not continue our log")
+                _check_continues(replica, header)
                 log.extend(StampedBatch.received(data, position, header), requests)
                 log.producers.apply_header(header)
         finally:
@@ -355,6 +350,17 @@ def _location(segment: Segment, prepared: Replica | None) -> str:
         return prepared.identity.engine
     is_sealed = segment.state is SegmentState.SEALED
     return SEGMENT_ENGINE if is_sealed else segment.settings.active_engine
+
+
+def _check_continues(replica: Replica, header: batch.BatchHeader) -> None:
+    """Raises CorruptBatchError when a donor's batch is not the next one of this log."""
+    tail = replica.log.tail
+    if (
+        header.segment_id != replica.segment_id
+        or header.base_offset != tail.end_offset
+        or header.prev_header_crc32c != tail.last_header_crc32c
+    ):
+        raise CorruptBatchError("the donor's batches do not continue our log")
 
 
 def _check(order: Order, replica: Replica) -> None:

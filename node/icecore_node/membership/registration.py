@@ -86,11 +86,7 @@ class NodeRegistration:
         answer = await self._coordinator.register(
             register_request(context, folder, inventory), self._telling.heard
         )
-        if answer.protocol_version < PROTOCOL_VERSION:
-            raise UnsupportedError(
-                f"the coordinator speaks protocol version {answer.protocol_version}, this node "
-                f"{PROTOCOL_VERSION}: update coordinators before nodes"
-            )
+        check_version(answer.protocol_version)
         self._heartbeats.set_times(interval_ms=answer.heartbeat_ms, lease_ms=answer.lease_ms)
         if answer.disk_unknown:
             held = [replica.segment_id for replica in self._table]
@@ -155,6 +151,15 @@ class NodeRegistration:
         counter = max(folder.disk_counter, answer.disk_counter) + 1
         folder.join_cluster(answer.cluster_id)
         folder.keep_incarnation(Incarnation(answer.incarnation), counter)
+
+
+def check_version(protocol_version: int) -> None:
+    """Raises UnsupportedError for a coordinator that is older than this node."""
+    if protocol_version < PROTOCOL_VERSION:
+        raise UnsupportedError(
+            f"the coordinator speaks protocol version {protocol_version}, this node "
+            f"{PROTOCOL_VERSION}: update coordinators before nodes"
+        )
 
 
 def inventory_of(found: FoundReplica) -> SegmentInventory:

@@ -128,14 +128,18 @@ class TierAccess:
     def _checked(self) -> TierPorts:
         if self._problem is not None:
             raise self._problem.again()
+        self._check_heard_store()
+        assert self._ports is not None, "no problem says that there is one"
+        return self._ports
+
+    def _check_heard_store(self) -> None:
+        """Raises BucketLostError when the coordinator said that the cluster uses another one."""
         if self._identity.store_id and self._identity.store_id != self.store_id:
             raise BucketLostError(
                 f"the object store of this node has id {self.store_id.hex() or 'none'}, its "
                 f"cluster uses {self._identity.store_id.hex()}: give all nodes the same tier_url "
                 "and tier_endpoint"
             )
-        assert self._ports is not None, "no problem says that there is one"
-        return self._ports
 
     async def run(self) -> None:
         """Check the store at intervals, until cancelled. Only for a registered node that has

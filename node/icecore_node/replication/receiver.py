@@ -210,8 +210,7 @@ class LeaderLink:
         self._context.metrics.replicated_bytes_in.inc(len(data))
         header = framing.parse(replication_pb2.ReplicaDataHeader, header_bytes)
         size_bytes = sum(entry.batches_length for entry in header.entries)
-        if size_bytes > len(data):
-            raise CorruptBatchError("lengths exceed the data")
+        _check_lengths(size_bytes, data)
         delivery = FollowerDelivery(size_bytes, partial(self._return_credit, self._stream))
         position = 0
         for entry in header.entries:
@@ -236,6 +235,12 @@ class LeaderLink:
             why=reason,
         )
         follower.on_rejected(reason)
+
+
+def _check_lengths(told_bytes: int, data: memoryview) -> None:
+    """Raises CorruptBatchError when a message has less than it says."""
+    if told_bytes > len(data):
+        raise CorruptBatchError("lengths exceed the data")
 
 
 class LeaderLinks:

@@ -292,12 +292,9 @@ def _topics(
 ) -> tuple[list[TopicRecord], list[Finding]]:
     """All topics: those that metadata know, and those that nodes have segments of."""
     findings: list[Finding] = []
-    names = {each.topic_id: each.name for node in nodes for each in node.topics}
+    names = told_names(nodes)
     owners = {name: topic_id for topic_id, name in names.items()}
-    counts: dict[bytes, int] = {}
-    for node in nodes:
-        for topic in node.topics:
-            counts[topic.topic_id] = max(counts.get(topic.topic_id, 0), topic.partitions)
+    counts = told_partitions(nodes)
     newest: dict[bytes, Evidence] = {}
     for each in told.values():
         topic_id, number = each.copies[0].key
@@ -342,6 +339,20 @@ def _topics(
         taken[free] = topic_id
         found.append(_new_topic(topic_id, free, counts[topic_id], newest[topic_id]))
     return found, findings
+
+
+def told_names(nodes: Iterable[ToldNode]) -> dict[bytes, str]:
+    """Return the names of topics that nodes heard last, by topic id."""
+    return {each.topic_id: each.name for node in nodes for each in node.topics}
+
+
+def told_partitions(nodes: Iterable[ToldNode]) -> dict[bytes, int]:
+    """Return the most partitions that nodes heard of, by topic id."""
+    counts: dict[bytes, int] = {}
+    for node in nodes:
+        for topic in node.topics:
+            counts[topic.topic_id] = max(counts.get(topic.topic_id, 0), topic.partitions)
+    return counts
 
 
 def _heard_name(told: Iterable[Evidence], topic_id: bytes) -> str:

@@ -11,7 +11,7 @@ from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Body, CallContext, Received, ServerStream, UnaryHandler
 from icecore.v1 import replication_pb2
-from icecore_node.context import NodeContext
+from icecore_node.context import Identity, NodeContext
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Life
@@ -64,10 +64,7 @@ class ReplicationService:
             return
         first = framing.parse(replication_pb2.ReplicaProgress, body)
         self._context.identity.check_cluster(first.cluster_id)
-        identity = self._context.identity
-        meant = (first.leader_node_id, first.leader_incarnation)
-        if meant != (identity.node_id, identity.incarnation):
-            raise FencedError("this is another node, or another incarnation of the leader")
+        _check_meant(self._context.identity, first)
         node_id, incarnation = NodeId(first.node_id), Incarnation(first.incarnation)
         peer = self._context.peers.get(node_id)
         if peer is None or peer.incarnation != incarnation:
@@ -138,3 +135,10 @@ class ReplicationService:
         if replica is None or not replica.life.is_donor:
             raise NotReplicaError(f"no intact replica of segment {segment_id} here")
         return replica
+
+
+def _check_meant(identity: Identity, first: replication_pb2.ReplicaProgress) -> None:
+    """Raises FencedError for a stream that is meant for another process."""
+    meant = (first.leader_node_id, first.leader_incarnation)
+    if meant != (identity.node_id, identity.incarnation):
+        raise FencedError("this is another node, or another incarnation of the leader")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import FencedError, ThrottledError, UnavailableError
+from icecore.errors import ConflictError, FencedError, ThrottledError, UnavailableError
 from icecore.rpc.convert import error_to_proto
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
@@ -124,6 +124,14 @@ TWICE: dict[str, Ask] = {
     "CheckSeal": lambda calls, _: calls.check_seal(2, [1, 2, 3], 1.0),
     "Roll": lambda calls, state: calls.roll(2, [segment(state)] * 3, "test", 1.0),
 }
+
+
+@pytest.mark.parametrize("name", TWICE)
+async def test_too_few_answers_count_for_nothing(name: str) -> None:
+    """Nobody knows to which of the segments they belong."""
+    calls, state = calls_to(Node(ALL[2]))
+    with pytest.raises(ConflictError, match="a node answered 1 of 3 items"):
+        await TWICE[name](calls, state)
 
 
 @pytest.mark.parametrize("name", TWICE)

@@ -120,3 +120,17 @@ async def test_what_a_donor_sent_before_a_damaged_batch_is_written(damaged: int)
     assert queued == list(range(damaged))
     assert all(request.ends_segment for request, _ in worker.queue)
     assert copied.log.tail == log.tails[damaged]
+
+
+@pytest.mark.parametrize("start", [1, 2])
+async def test_batches_that_do_not_follow_are_not_written(start: int) -> None:
+    """Each is whole, and none is the next one of this log."""
+    worker, log = Worker(), LogBuilder(7)
+    batches = [log.make(1) for _ in range(3)]
+    shared = role_context(worker, pool=worker)
+    copied = role_replica(shared, log)
+    node = Node()
+    cast(Any, node.copier)._context = shared
+    with pytest.raises(CorruptBatchError, match="do not continue"):
+        await node.copier._append(copied, memoryview(b"".join(batches[start:])))
+    assert not worker.queue and copied.log.tail == log.tails[0]
