@@ -230,6 +230,31 @@ async def test_heartbeats_of_a_follower_that_is_none(scene: Scene) -> None:
     await scene.is_alive()
 
 
+async def test_a_flood_of_one_kind_of_alert_pushes_out_no_other(own_cluster: LocalCluster) -> None:
+    """Nodes that nobody knows say that they hold segments which were never given out."""
+    net = GrpcNet()
+    try:
+        scene = await make_scene(own_cluster, net, "flood")
+        known = await scene.look()
+        for node in known.replicas:
+            assert not await scene.stranger.heartbeat(known, node.node_id, node.incarnation)
+        told = await scene.alerts()
+        assert len(told) == NODES
+        for number in range(150):
+            held = [pb.SegmentInventory(segment_id=10**6 + number, intact=True)]
+            incarnation, _ = await scene.stranger.register(
+                known, 1_000 + number, segments=held, protocol_version=4
+            )
+            await scene.stranger.heartbeat(known, 1_000 + number, incarnation, disk_id=b"another")
+        found = await scene.alerts()
+        assert set(told) <= set(found)
+        assert any("130 more alerts of segments that this metadata store" in each for each in found)
+        assert sum("nodes that are not in the cluster" in each for each in found) == 1
+        await scene.is_alive()
+    finally:
+        await net.close()
+
+
 async def test_heartbeats_in_the_names_of_all_nodes(own_cluster: LocalCluster) -> None:
     """Each number here is kept: it would forbid every end of the tail, condemn all logs and disks
     at the next start, or ask for more room than there is."""

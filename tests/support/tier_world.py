@@ -77,7 +77,7 @@ class TierWorld:
             copies=CopyReports(),
             clock=self.clock,
             timing=self.timing,
-            alerts=SimpleNamespace(raise_alert=lambda _, why: self.alerts.append(why)),
+            alerts=SimpleNamespace(raise_alert=lambda _, __, why: self.alerts.append(why)),
         )
         self.tiering = TieringScheduler(cast(Any, ports), self._spawn)
         self.local = self.tiering.local

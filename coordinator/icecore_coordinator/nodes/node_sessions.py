@@ -19,7 +19,7 @@ from icecore.rpc.ports import Clock
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import DiskUsage
 from icecore_coordinator.decisions.node_changes import HeldReplica, Registration, unborn_segments
-from icecore_coordinator.nodes.alerts import Alerts
+from icecore_coordinator.nodes.alerts import AlertKind, Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_pushes import Outbox, Pushes
 from icecore_coordinator.nodes.registrations import Registrations
@@ -242,7 +242,9 @@ class NodeSessions:
             node_id, [each for each in vanished if self._copies.is_unknown(node_id, each)]
         )
         for segment_id in convert.segment_ids(request.diverged_segment_ids):
-            self._alerts.raise_alert(segment_id, f"node {node_id}: a replica differs from another")
+            self._alerts.raise_alert(
+                AlertKind.DIVERGED, segment_id, f"node {node_id}: a replica differs from another"
+            )
         self._note_fenced(node_id, convert.segment_ids(request.fenced_segment_ids))
         self._note_clock(node_id, request.wall_clock_ms)
         status = self._live.of(node_id)
@@ -276,7 +278,7 @@ class NodeSessions:
                 f"node {node_id} has it, and this metadata store has not given it out yet: is the "
                 "store an old copy? then stop the coordinator and put back the newest"
             )
-            self._alerts.raise_alert(max(unborn), why)
+            self._alerts.raise_alert(AlertKind.UNBORN, max(unborn), why)
 
     def _note_fenced(self, node_id: NodeId, segment_ids: Iterable[SegmentId]) -> None:
         """Promises keep the node out of ACTIVE segments: nobody but a recovery may have asked for

@@ -37,6 +37,7 @@ from icecore_coordinator.decisions.segment_changes import (
     check_leader,
     start_recovery,
 )
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
@@ -406,7 +407,7 @@ class CoordinatorService:
         if not nodes:
             return None
         why = f"nodes {list(nodes)} report different full digests"
-        self._alerts.raise_alert(segment_id, why)
+        self._alerts.raise_alert(AlertKind.DIGESTS, segment_id, why)
         return ConflictError(why)
 
     async def allocate_producer_ids(self, body: Received, _: CallContext) -> bytes:

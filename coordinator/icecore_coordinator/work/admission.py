@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from icecore.errors import IcecoreError, InvalidRequestError, SupersededError, WrongClusterError
-from icecore.model import NO_SEGMENT, Incarnation, NodeId, SegmentId
+from icecore.model import NO_NODE, NO_SEGMENT, Incarnation, NodeId, SegmentId
 from icecore.process.log import event
 from icecore_coordinator.decisions.disk_changes import check_disk, with_new_disk
 from icecore_coordinator.decisions.node_changes import (
@@ -31,6 +31,7 @@ from icecore_coordinator.decisions.node_changes import (
 )
 from icecore_coordinator.decisions.node_removal import room_for_node
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Registered, Session
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.limits import NODES_MAX
@@ -42,6 +43,12 @@ _log = logging.getLogger(__name__)
 _NO_ROOM = (
     f"there are {NODES_MAX} nodes: to make room for new ones, those are forgotten that hold "
     "nothing and are down for longest. Look who registers so many nodes"
+)
+
+_POSED_AS_NEW = (
+    "heartbeats in the name of nodes that are not in the cluster do not come from the disks that "
+    "registered. They were refused, and the log has each (event=heartbeats_refused). Look who "
+    "sends them to the coordinator"
 )
 
 
@@ -155,7 +162,7 @@ class NodeAdmission:
                     address=gone.address,
                     joined=node_id,
                 )
-                self._alerts.raise_alert(NO_SEGMENT, _NO_ROOM)
+                self._alerts.raise_alert(AlertKind.NODES, NO_SEGMENT, _NO_ROOM)
 
     def _check_stream(self, node_id: NodeId, disk_id: bytes, known: Registered | None) -> None:
         asked = known.registration if known is not None else None
@@ -164,10 +171,16 @@ class NodeAdmission:
         except InvalidRequestError as error:
             event(_log, logging.WARNING, "heartbeats_refused", node_id=node_id, error=error)
             self.refused += 1
-            if node_id not in self._posed_as:
-                self._posed_as.add(node_id)
-                self._alerts.raise_alert(NO_SEGMENT, error.message)
+            self._tell_of_posing(node_id, error.message)
             raise
+
+    def _tell_of_posing(self, node_id: NodeId, why: str) -> None:
+        """Once for each node that has a record. Ids without one can be invented, and are many."""
+        if node_id not in self._ledger.state.nodes:
+            node_id, why = NO_NODE, _POSED_AS_NEW
+        if node_id not in self._posed_as:
+            self._posed_as.add(node_id)
+            self._alerts.raise_alert(AlertKind.POSED, NO_SEGMENT, why)
 
     def _activation(self, state: ClusterState, known: Registered) -> Change:
         """Its disk is judged again: others may have come with new ones since it registered."""

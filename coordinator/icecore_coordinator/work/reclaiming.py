@@ -22,6 +22,7 @@ from icecore_coordinator.decisions.retention import (
     sacrifices,
     spare_tails,
 )
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.work.segments.rolls import TailRolls
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -90,6 +91,7 @@ class Reclaimer:
 
     def _alert(self, node_id: NodeId, usage: Usage, verdict: WishVerdict) -> None:
         self._alerts.raise_alert(
+            AlertKind.RECLAIM,
             NO_SEGMENT,
             f"node {node_id} asks for {usage.reclaim_bytes} bytes of room on its disk: "
             f"{verdict.refusal}. No record is deleted for it. Look what fills the disk (df), and "

@@ -21,6 +21,7 @@ from icecore_coordinator.decisions.segment_changes import (
     is_sealed_state,
     remove_sealed_replica,
 )
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.nodes.node_calls import WriteBackItem, WrittenReplica
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes, is_below_start
@@ -95,7 +96,9 @@ class Repairer:
             self._last_copies[node_id, segment_id] = None
             is_told = self._copies.vanished.has(node_id, segment_id) and may_vanish(record.segment)
             if (node_id, segment_id) not in last and not is_told:
-                self._alerts.raise_alert(segment_id, f"node {node_id}: last copy is damaged")
+                self._alerts.raise_alert(
+                    AlertKind.DAMAGED, segment_id, f"node {node_id}: last copy is damaged"
+                )
 
     def repairs(self) -> list[Repair]:
         """Copies that are due now, a bounded number; sources and targets are both live."""

@@ -82,6 +82,7 @@ from icecore_coordinator.decisions.segment_changes import (
     seal,
     start_recovery,
 )
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.fan_out import by_node
 from icecore_coordinator.nodes.node_calls import WrittenReplica
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -334,7 +335,7 @@ class Recovery:
             return None
         decided = case.decide(self._tripwire(case))
         if isinstance(decided, Undecidable):
-            self._alerts.raise_alert(case.segment_id, decided.why)
+            self._alerts.raise_alert(AlertKind.UNDECIDED, case.segment_id, decided.why)
             return None
         return decided
 
@@ -413,7 +414,9 @@ class Recovery:
                 case.verified[node_id] = written.incarnation
                 self._copies.copied(node_id, case.segment_id, reports)
             else:
-                self._alerts.raise_alert(case.segment_id, f"node {node_id}: digests differ")
+                self._alerts.raise_alert(
+                    AlertKind.DIVERGED, case.segment_id, f"node {node_id}: digests differ"
+                )
 
         state, reports = self._ledger.state, self._copies.count
         asked = []

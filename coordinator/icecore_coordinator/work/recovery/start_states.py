@@ -16,7 +16,7 @@ from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.decisions.segment_changes import is_sealed_state
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.alerts import Alerts
+from icecore_coordinator.nodes.alerts import AlertKind, Alerts
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls, WriteBackItem, WrittenReplica
@@ -104,6 +104,7 @@ class StartStates:
         for each in wanted:
             if each.key in refused and each.key not in starts:
                 self._alerts.raise_alert(
+                    AlertKind.PRODUCERS,
                     each.record.segment.segment_id,
                     "no replica knows the producers that were sealed",
                 )

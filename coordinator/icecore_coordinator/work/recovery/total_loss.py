@@ -16,6 +16,7 @@ from icecore.model import NodeId, Segment, SegmentId
 from icecore.process.log import event
 from icecore.topic_settings import RESTART_EMPTY
 from icecore_coordinator.decisions.lossy_changes import allow_total_loss
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.work.worker_ports import WorkerPorts
@@ -61,7 +62,7 @@ class TotalLosses:
                 continue
             event(_log, logging.CRITICAL, "total_loss", segment_id=segment.segment_id)
             why = "every copy is UNKNOWN: it ends at what can be proved (on_total_loss)"
-            self._alerts.raise_alert(segment.segment_id, why)
+            self._alerts.raise_alert(AlertKind.LOST, segment.segment_id, why)
 
     def _tell_waiting(self, undecided: Sequence[tuple[Segment, Replies]]) -> None:
         """Once for each segment, and again when a copy was intact in between."""
@@ -76,6 +77,7 @@ class TotalLosses:
             self._told.add(segment_id)
             nodes = ", ".join(map(str, segment.replicas))
             self._alerts.raise_alert(
+                AlertKind.LOST,
                 segment_id,
                 f"every copy is UNKNOWN, on nodes {nodes}: {segment.topic}/{segment.partition} has "
                 "no leader. Bring back a disk that had a copy. If there is none, give up what "

@@ -18,6 +18,7 @@ from icecore_coordinator.decisions.lossy_changes import (
     silent_holders,
 )
 from icecore_coordinator.decisions.node_changes import holds_nothing
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.node_sessions import Registered
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
@@ -106,6 +107,7 @@ class VanishedSegments:
             segment_id=segment.segment_id,
         )
         self._alerts.raise_alert(
+            AlertKind.LOST,
             segment.segment_id,
             "every copy was in memory and its process ended: it is declared lost (on_total_loss)",
         )
@@ -118,6 +120,7 @@ class VanishedSegments:
         self._waiting_ms[segment_id] = self._clock.monotonic_ms()  # and then again
         nodes = ", ".join(map(str, silent))
         self._alerts.raise_alert(
+            AlertKind.LOST,
             segment_id,
             f"copies that were in memory are gone, and nodes {nodes} have not said whether theirs "
             "is: start them, or give the segment up (icecore segment declare-lost)",

@@ -13,6 +13,7 @@ from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore.process.log import event
 from icecore.tier_records import TierRecord
 from icecore_coordinator.decisions.local_copies import verifiers
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.tier_calls import CopyMissingError, TierCalls
 from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.remote.tier_nodes import best_of, has_store
@@ -148,4 +149,4 @@ class CopyVerifier:
             f"{name} in its object store, so nodes keep theirs: mount it, or put the objects back; "
             "icecore tier status has the last error"
         )
-        self._alerts.raise_alert(NO_SEGMENT, why)
+        self._alerts.raise_alert(AlertKind.MISSING, NO_SEGMENT, why)

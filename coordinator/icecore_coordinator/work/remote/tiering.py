@@ -10,6 +10,7 @@ from typing import Any
 
 from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore_coordinator.decisions.tiering import store_warnings
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
 from icecore_coordinator.work.remote.local_copies import LocalCopies
 from icecore_coordinator.work.remote.merging import Merging
@@ -66,5 +67,5 @@ class TieringScheduler:
         found = dict.fromkeys(store_warnings(self._ledger.state, self._live))
         for why in found:
             if why not in self._told:
-                self._alerts.raise_alert(NO_SEGMENT, why)
+                self._alerts.raise_alert(AlertKind.STORE, NO_SEGMENT, why)
         self._told = found

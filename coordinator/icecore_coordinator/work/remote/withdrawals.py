@@ -19,6 +19,7 @@ from icecore_coordinator.decisions.tier_withdrawal import (
     forgotten_copies,
     withdraw,
 )
+from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
 from icecore_coordinator.work.remote.tiering_errors import VERIFY, TieringErrors
@@ -113,6 +114,7 @@ class Withdrawals:
             topic = self._ledger.state.topics.get(topic_id)
             name = topic.name if topic is not None else topic_id.hex()
             self._alerts.raise_alert(
+                AlertKind.MISSING,
                 NO_SEGMENT,
                 f"published copies of topic {name} were missing in the object store ({why}): the "
                 "nodes that have the records upload them again",

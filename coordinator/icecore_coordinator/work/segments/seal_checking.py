@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from icecore.errors import IcecoreError, StorageError
 from icecore.model import NodeId, SegmentId
 from icecore.rpc.ports import Clock
-from icecore_coordinator.nodes.alerts import Alerts
+from icecore_coordinator.nodes.alerts import AlertKind, Alerts
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.nodes.node_calls import NodeCalls
 from icecore_coordinator.nodes.reported_state import ReportedState
@@ -56,7 +56,7 @@ class SealChecker:
         try:
             check_watermark(claim, self._heard.high_watermark(claim.segment_id) or 0)
         except StorageError as error:
-            self._alerts.raise_alert(claim.segment_id, error.message)
+            self._alerts.raise_alert(AlertKind.SEAL, claim.segment_id, error.message)
             return error
         return None
 
@@ -67,7 +67,7 @@ class SealChecker:
             return agreed_replicas(claim, words)
         except IcecoreError as error:
             if isinstance(error, StorageError):
-                self._alerts.raise_alert(claim.segment_id, error.message)
+                self._alerts.raise_alert(AlertKind.SEAL, claim.segment_id, error.message)
             return error
 
     async def _ask(self, claims: Sequence[SealClaim]) -> Words:
