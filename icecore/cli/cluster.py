@@ -204,9 +204,10 @@ def _why_not_adopted(found: AdoptedMetadata, *, skip_gaps: bool) -> str:
         )
     if not skip_gaps and any(each.is_gap for each in found.findings):
         return (
-            "Offsets are on no node. Start every node that may have them. Those of a tiered topic "
-            "may be in its bucket: icecore tier restore brings them into a new cluster. To go on, "
-            "and count them as lost: --skip-gaps"
+            "Offsets are on no node, or an object store was not read: see above. Start every node "
+            "that may have them, or can read it. Offsets of a tiered topic may be in its bucket: "
+            "icecore tier restore brings them into a new cluster. To go on, and count all of it as "
+            "lost: --skip-gaps"
         )
     return ""
 

@@ -161,6 +161,7 @@ class TellInventoryRequest(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    BUCKET_FIELD_NUMBER: _builtins.int
     coordinator_epoch: _builtins.int
     """the highest one that this node heard"""
     page: _builtins.int
@@ -176,6 +177,10 @@ class TellInventoryRequest(_message.Message):
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToldTopic]: ...
+    @_builtins.property
+    def bucket(self) -> Global___ToldBucket:
+        """absent = this node has no object store"""
+
     def __init__(
         self,
         *,
@@ -185,14 +190,43 @@ class TellInventoryRequest(_message.Message):
         more: _builtins.bool = ...,
         peers: _abc.Iterable[_builtins.int] | None = ...,
         topics: _abc.Iterable[Global___ToldTopic] | None = ...,
+        bucket: Global___ToldBucket | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator_epoch", b"coordinator_epoch", "more", b"more", "node", b"node", "page", b"page", "peers", b"peers", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "coordinator_epoch", b"coordinator_epoch", "more", b"more", "node", b"node", "page", b"page", "peers", b"peers", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TellInventoryRequest: _TypeAlias = TellInventoryRequest  # noqa: Y015
+
+@_typing.final
+class ToldBucket(_message.Message):
+    """The highest numbers in the keys of a node's object store: only it may have seen them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEGMENT_IDS_MAX_FIELD_NUMBER: _builtins.int
+    ATTEMPTS_MAX_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    segment_ids_max: _builtins.int
+    attempts_max: _builtins.int
+    problem: _builtins.str
+    """why it could not be read; empty = all of it was"""
+    def __init__(
+        self,
+        *,
+        segment_ids_max: _builtins.int = ...,
+        attempts_max: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "problem", b"problem", "segment_ids_max", b"segment_ids_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToldBucket: _TypeAlias = ToldBucket  # noqa: Y015
 
 @_typing.final
 class ToldTopic(_message.Message):

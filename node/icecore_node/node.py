@@ -19,6 +19,7 @@ from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng
+from icecore.v1.coordinator_pb2 import ToldBucket
 from icecore_node.config import NodeSettings
 from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
 from icecore_node.identity.lease import Lease
@@ -272,6 +273,13 @@ class Node:
         ask = self._coordinator.describe_tiered
         return make_remote_reading(self.context, GuardedStore(self.tier), self._remote_ports, ask)
 
+    async def _bucket_numbers(self) -> ToldBucket:
+        # Its libraries are for nodes with an object store.
+        from icecore_node.remote.verify.bucket import read_numbers
+
+        found = await read_numbers(self.tier.unchecked_store, self.context.identity.cluster_id)
+        return ToldBucket(segment_ids_max=found.segment_ids_max, attempts_max=found.attempts_max)
+
     def _make_membership(self) -> None:
         """Make the parts for joining the cluster, heartbeats and leaving."""
         context, table = self.context, self.replicas
@@ -280,7 +288,14 @@ class Node:
         updates = Updates(
             context, table, self.leaders, self._assignments, delete, drop, self._following
         )
-        telling = InventoryTelling(context, self._folder, self._coordinator, table, self.mirror)
+        telling = InventoryTelling(
+            context,
+            self._folder,
+            self._coordinator,
+            table,
+            self.mirror,
+            self._bucket_numbers if self.tier.is_set_up else None,
+        )
         self._heartbeats = Heartbeats(
             context,
             self._coordinator,

@@ -89,3 +89,36 @@ async def test_records_that_are_in_object_storage_alone_are_never_counted_as_los
         put(cluster, newest)
         await asyncio.to_thread(cluster.start_coordinator)
         assert await read_all(cluster.bootstrap, "t") == merged(merged(first, second), third)
+
+
+async def test_numbers_that_only_the_bucket_has_seen_are_not_given_out_again(
+    tmp_path: Path,
+) -> None:
+    """The same old copy is adopted twice, and nodes have dropped what was made in between."""
+    place = Place((tmp_path / "bucket").as_uri())
+    with cluster_of(tmp_path, place) as cluster:
+        await made(cluster, local_retention_ms=0)
+        await filled(cluster, 0, is_remote=True)
+        copies = [copy_of_metadata(cluster, tmp_path / f"copy-{number}") for number in range(2)]
+        for number, copy in enumerate(copies, 1):
+            await filled(cluster, number * COUNT, is_remote=True)
+            given_out = uploads_of(tmp_path / "bucket")
+            cluster.kill_coordinator()
+            put(cluster, copy)
+            await starts_and_waits(cluster)
+            await all_told(cluster)
+            await icecore(cluster, "cluster", "adopt", "--skip-gaps", "--yes")
+            await healthy(cluster)
+            acked = await filled(cluster, 10_000 * number, is_remote=True)
+            found = uploads_of(tmp_path / "bucket")
+            assert min(found - given_out) > max(given_out)
+            assert len({segment_id for segment_id, _ in found}) == len(found)
+            assert len({attempt for _, attempt in found}) == len(found)
+            read = await read_all(cluster.bootstrap, "t")
+            assert all(set(acked[each]) <= set(read[each]) for each in acked)
+
+
+def uploads_of(bucket: Path) -> set[tuple[int, int]]:
+    """(Segment id, attempt) of all manifests in a bucket."""
+    names = [each.name.split(".")[0] for each in bucket.rglob("*.manifest.json")]
+    return {(int(each.split("-")[1]), int(each.split("-")[-1])) for each in names}

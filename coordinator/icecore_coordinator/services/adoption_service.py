@@ -34,8 +34,17 @@ from icecore_coordinator.decisions.adoption.adopt import (
     is_blank,
     missing_nodes,
 )
-from icecore_coordinator.decisions.adoption.told import ToldNode, ToldReplica, ToldTopic
-from icecore_coordinator.decisions.node_changes import Registration, check_registration
+from icecore_coordinator.decisions.adoption.told import (
+    ToldBucket,
+    ToldNode,
+    ToldReplica,
+    ToldTopic,
+)
+from icecore_coordinator.decisions.node_changes import (
+    REVISION_JUMP_MAX,
+    Registration,
+    check_registration,
+)
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.records import NodeRecord
@@ -44,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 PAGES_MAX: Final = 1_000
 """Pages of one node: a million segments."""
+PROBLEM_MAX: Final = 500
+"""Most characters of the reason why a node could not read its object store."""
 _HEARTBEAT: Final = COORDINATOR["Heartbeat"]
 _TELL: Final = COORDINATOR["TellInventory"]
 _ADOPT: Final = ADMIN["AdoptMetadata"]
@@ -99,6 +110,7 @@ class AdoptionService:
         page = parse(pb.TellInventoryRequest, body)
         registration = _registration(page.node)
         self._check(registration)
+        self._check_numbers(page)
         node_id = registration.node_id
         telling = self._telling.setdefault(node_id, _Telling())
         if page.page == 0:
@@ -135,6 +147,17 @@ class AdoptionService:
         if cluster_id != self._state.cluster_id and not is_blank(self._state):
             raise WrongClusterError(
                 f"this is cluster {self._state.cluster_id.hex()}, not {cluster_id.hex()}"
+            )
+
+    def _check_numbers(self, page: pb.TellInventoryRequest) -> None:
+        """Raises InvalidRequestError for numbers that no cluster has come to: metadata would go
+        above them, and leave no room for others."""
+        revision_max = self._state.metadata_revision + REVISION_JUMP_MAX
+        epoch_max = self._state.coordinator_epoch + REVISION_JUMP_MAX
+        if page.node.metadata_revision > revision_max or page.coordinator_epoch > epoch_max:
+            raise InvalidRequestError(
+                f"node {page.node.node_id}: no metadata store has revision "
+                f"{page.node.metadata_revision} and coordinator epoch {page.coordinator_epoch}"
             )
 
     # --- what a person says ---------------------------------------------------------------------
@@ -235,7 +258,12 @@ class _Telling:
             peers=node_ids(last.peers),
             copies=tuple(self._copies),
             topics=tuple(self._topics),
+            bucket=_bucket(last.bucket) if last.HasField("bucket") else None,
         )
+
+
+def _bucket(told: pb.ToldBucket) -> ToldBucket:
+    return ToldBucket(told.segment_ids_max, told.attempts_max, told.problem[:PROBLEM_MAX])
 
 
 def _copy(node_id: NodeId, told: pb.SegmentInventory) -> ToldReplica:

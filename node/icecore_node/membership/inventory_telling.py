@@ -3,10 +3,14 @@
 Such a coordinator stands on an older copy of its store, or on an empty one. It orders nothing, and
 asks by its refusals for the word of each node, from which a person may let it go on. The node tells
 it once to each such process, in pages, and serves on meanwhile. It changes nothing here.
+
+A node with an object store lists that first, beside its other work: segments that all nodes have
+dropped are in the bucket alone, and their numbers must not be given out again.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from icecore.errors import IcecoreError
@@ -24,6 +28,11 @@ from icecore_node.replica.replica import Replica
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+PROBLEM_MAX = 500
+"""Most characters of the reason why a bucket could not be read."""
+ReadNumbers = Callable[[], Awaitable[pb.ToldBucket]]
+"""Lists the object store. Raises what the store raises."""
 
 
 def register_request(
@@ -56,7 +65,10 @@ class InventoryTelling:
         coordinator: CoordinatorLink,
         table: ReplicaTable,
         mirror: TopicMirror,
+        read_numbers: ReadNumbers | None,
     ) -> None:
+        self._read_numbers = read_numbers
+        self._listing: asyncio.Task[pb.ToldBucket] | None = None
         self._context = context
         self._folder = folder
         self._coordinator = coordinator
@@ -70,18 +82,23 @@ class InventoryTelling:
         wanted = error.metadata.get(INVENTORY_WANTED, "")
         if wanted in ("", self._told):
             return
+        if self._read_numbers is not None:
+            self._listing = self._listing or asyncio.ensure_future(_listed(self._read_numbers))
+            if not self._listing.done():
+                return  # the next refusal asks again
+        bucket = self._listing.result() if self._listing is not None else None
         pages = 0
         try:
-            for page in self._pages():
+            for page in self._pages(bucket):
                 await self._coordinator.tell_inventory(page)
                 pages += 1
         except IcecoreError as refusal:  # the next refusal asks again
             event(_log, logging.WARNING, "inventory_not_told", pages=pages, error=refusal)
             return
-        self._told = wanted
+        self._told, self._listing = wanted, None
         event(_log, logging.WARNING, "inventory_told", pages=pages, why=error.message)
 
-    def _pages(self) -> Iterator[pb.TellInventoryRequest]:
+    def _pages(self, bucket: pb.ToldBucket | None) -> Iterator[pb.TellInventoryRequest]:
         """Segments as they are when their page goes out."""
         context, count = self._context, ITEMS_PER_CALL_MAX
         replicas, topics = list(self._table), list(self._topics())
@@ -96,6 +113,7 @@ class InventoryTelling:
                 more=number + 1 < pages,
                 peers=sorted(context.peers.nodes),
                 topics=told,
+                bucket=bucket,
             )
 
     def _topics(self) -> Iterator[pb.ToldTopic]:
@@ -104,6 +122,15 @@ class InventoryTelling:
             numbers = [each.partition for each in found.partitions] if found is not None else []
             count = max(numbers, default=-1) + 1
             yield pb.ToldTopic(topic_id=topic_id, name=name, partitions=count)
+
+
+async def _listed(read_numbers: ReadNumbers) -> pb.ToldBucket:
+    """The numbers of the bucket, or the reason why they are not known."""
+    try:
+        return await read_numbers()
+    except IcecoreError as error:
+        event(_log, logging.WARNING, "bucket_not_listed", error=error)
+        return pb.ToldBucket(problem=error.message[:PROBLEM_MAX] or "it could not be read")
 
 
 def _page(items: Sequence[T], number: int, count: int) -> Sequence[T]:

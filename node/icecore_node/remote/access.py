@@ -97,6 +97,12 @@ class TierAccess:
         return self._checked().store
 
     @property
+    def unchecked_store(self) -> ObjectStore:
+        """Return the store for a look, whether or not it may be used. Only where it is set up."""
+        assert self._ports is not None, "only called with an object store"
+        return self._ports.store
+
+    @property
     def cluster_id(self) -> bytes:
         """Id of the cluster to which the store belongs."""
         return self._identity.cluster_id

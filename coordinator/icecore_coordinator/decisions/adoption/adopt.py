@@ -28,6 +28,7 @@ from icecore_coordinator.decisions.adoption.told import Evidence, Finding, ToldN
 from icecore_coordinator.decisions.node_changes import INCARNATIONS
 from icecore_coordinator.decisions.position_changes import VERSIONS
 from icecore_coordinator.decisions.producer_changes import NAMED_IDS
+from icecore_coordinator.decisions.tier_import import raise_counters
 from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import (
@@ -55,8 +56,8 @@ PRODUCER_EPOCH_LEAP: Final = 1 << 9
 COUNTERS: Final = 256
 """Slot of the disk counters among the reported states."""
 _NOT_LOOKED_AT: Final = Finding(
-    "some records are in object storage, which was not looked at. What was uploaded since the copy"
-    " is uploaded again from nodes. Look at it: icecore tier verify"
+    "some records are in object storage, which was not looked at but for its numbers. What was"
+    " uploaded since the copy is uploaded again from nodes. Look at it: icecore tier verify"
 )
 _COUNTED: Final = (SEGMENT_IDS, COUNTER, "producer_id", NAMED_IDS, VERSIONS)
 
@@ -123,8 +124,9 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
         for segment_id, each in by_segment(nodes).items()
         if segment_id not in state.deleted and segment_id <= SEGMENT_ID_MAX
     }
-    topics, renamed = _topics(state, nodes, told)
-    counters = _counters(state, nodes, told)
+    leap = _leap(state, nodes)
+    topics, renamed = _topics(state, nodes, told, leap)
+    counters = _counters(state, nodes, told, leap)
     adopted = Adopted(
         topic="",
         settings=SegmentSettings(),
@@ -141,7 +143,7 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
     for each in told.values():
         by_partition.setdefault(each.copies[0].key, []).append(each)
     for topic in topics:
-        for partition, known, evidence in _partitions(state, topic, by_partition):
+        for partition, known, evidence in _partitions(state, topic, by_partition, leap):
             adopted.topic, adopted.settings = topic.name, topic.settings
             adopted.is_known = topic.topic_id in state.topics
             made = partition_chain(adopted, partition, known, evidence)
@@ -149,6 +151,7 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
             deletes += made.void
     counters[SEGMENT_IDS] = replace(counters[SEGMENT_IDS], next_value=adopted.next_id)
     tiers, merging = _tiers(state)
+    adopted.findings += unread_buckets(state, nodes)
     if state.tiers.segments:
         adopted.findings.append(_NOT_LOOKED_AT)
     epochs = [each.coordinator_epoch for each in nodes]
@@ -206,15 +209,59 @@ def _cluster(state: ClusterState, cluster_id: bytes) -> Iterable[ClusterRecord]:
 # --- numbers --------------------------------------------------------------------------------------
 
 
+def _leap(state: ClusterState, nodes: Iterable[ToldNode]) -> int:
+    """Return how far numbers leap that nodes do not tell.
+
+    Each adoption let the revision leap. So the revision that nodes heard says how many there were
+    since this copy: their numbers are passed over, too, or an old copy that is adopted a second
+    time would give them out again.
+    """
+    heard = max((each.metadata_revision for each in nodes), default=0)
+    return NUMBER_LEAP * (1 + max(0, heard - state.metadata_revision) // NUMBER_LEAP)
+
+
+def bucket_counters(state: ClusterState, nodes: Iterable[ToldNode]) -> dict[str, int]:
+    """Return counters that must be raised, by name, for what object stores alone have seen.
+
+    Raises InvalidRequestError: a number leaves no room for others.
+    """
+    told = [each.bucket for each in nodes if each.bucket is not None]
+    segment_ids_max = max((each.segment_ids_max for each in told), default=0)
+    attempts_max = max((each.attempts_max for each in told), default=0)
+    raised = raise_counters(state, segment_ids_max, attempts_max)
+    return {each.name: each.next_value for each in raised.puts if isinstance(each, CounterRecord)}
+
+
+def unread_buckets(state: ClusterState, nodes: Iterable[ToldNode]) -> list[Finding]:
+    """Return the object stores that no node could read: they alone may have seen some numbers."""
+    told = [(each.node.tier_url, each.bucket) for each in nodes if each.bucket is not None]
+    read = {url for url, bucket in told if not bucket.problem}
+    problems = {url: bucket.problem for url, bucket in told if url not in read}
+    if state.tiers.segments and not told:
+        problems["of these metadata"] = "no node has one in its settings"
+    return [
+        Finding(
+            f"the object store {url} was not read ({problem}), and numbers that only it has seen "
+            "may be given out again. Let its nodes reach it, and restart one of them",
+            is_gap=True,
+        )
+        for url, problem in sorted(problems.items())
+    ]
+
+
 def _counters(
-    state: ClusterState, nodes: Sequence[ToldNode], told: dict[SegmentId, Evidence]
+    state: ClusterState,
+    nodes: Sequence[ToldNode],
+    told: dict[SegmentId, Evidence],
+    leap: int,
 ) -> dict[str, CounterRecord]:
     """All counters of what is given out once, far above what was."""
     found = {}
+    counted = bucket_counters(state, nodes)
     for name in _COUNTED:
         known = next_of(state, name)
         highest = max(told, default=0) if name == SEGMENT_IDS else 0
-        next_value = max(known.next_value, highest + 1) + NUMBER_LEAP
+        next_value = max(known.next_value, counted.get(name, 0), highest + 1) + leap
         found[name] = updated(known, next_value=next_value)
     known = next_of(state, INCARNATIONS)
     given = max([known.next_value, *(each.node.incarnation + 1 for each in nodes)])
@@ -288,7 +335,7 @@ def _tiers(state: ClusterState) -> tuple[list[TierRecord], list[TierRecord]]:
 
 
 def _topics(
-    state: ClusterState, nodes: Sequence[ToldNode], told: dict[SegmentId, Evidence]
+    state: ClusterState, nodes: Sequence[ToldNode], told: dict[SegmentId, Evidence], leap: int
 ) -> tuple[list[TopicRecord], list[Finding]]:
     """All topics: those that metadata know, and those that nodes have segments of."""
     findings: list[Finding] = []
@@ -306,7 +353,7 @@ def _topics(
         count = max(known.partitions, counts.get(topic_id, 0))
         changes: dict[str, object] = {}
         if topic_id in state.tiers.topics:  # of two forms in object storage the later one counts
-            changes["settings_version"] = known.settings_version + NUMBER_LEAP
+            changes["settings_version"] = known.settings_version + leap
         if count > known.partitions:
             changes |= {"partitions": count, "partition_counts": (0, count)}
         owner = owners.get(known.name, topic_id)
@@ -337,7 +384,7 @@ def _topics(
             )
         )
         taken[free] = topic_id
-        found.append(_new_topic(topic_id, free, counts[topic_id], newest[topic_id]))
+        found.append(_new_topic(topic_id, free, counts[topic_id], newest[topic_id], leap))
     return found, findings
 
 
@@ -374,7 +421,7 @@ def _free_name(name: str, topic_id: bytes, taken: Collection[str]) -> str:
     return f"{name[:200] or 'topic'}.found-{topic_id.hex()[:8]}"
 
 
-def _new_topic(topic_id: bytes, name: str, count: int, newest: Evidence) -> TopicRecord:
+def _new_topic(topic_id: bytes, name: str, count: int, newest: Evidence, leap: int) -> TopicRecord:
     record = newest.record
     copies = len({each.node_id for each in newest.copies})
     settings = SegmentSettings(replication_factor=copies, min_insync_replicas=copies // 2 + 1)
@@ -384,13 +431,16 @@ def _new_topic(topic_id: bytes, name: str, count: int, newest: Evidence) -> Topi
         partitions=count,
         settings=record.settings if record is not None else settings,
         partition_counts=(0, count),
-        settings_version=NUMBER_LEAP,
+        settings_version=leap,
         version=1,
     )
 
 
 def _partitions(
-    state: ClusterState, topic: TopicRecord, told: Mapping[PartitionKey, list[Evidence]]
+    state: ClusterState,
+    topic: TopicRecord,
+    told: Mapping[PartitionKey, list[Evidence]],
+    leap: int,
 ) -> Iterable[tuple[PartitionRecord, list[SegmentRecord], list[Evidence]]]:
     """Each partition of a topic with all that is known of its segments."""
     for number in range(topic.partitions):
@@ -400,8 +450,7 @@ def _partitions(
             continue  # it has none any more, or gets it with the last step of its import
         known = [state.segments[each] for each in state.segments_of_partition.get(key, {})]
         if partition is None:
-            leap = NUMBER_LEAP
             partition = PartitionRecord(*key, tier_revision=leap, table_revision=leap)
         elif partition.tier_revision:  # a table takes no lower one than it has
-            partition = replace(partition, tier_revision=partition.tier_revision + NUMBER_LEAP)
+            partition = replace(partition, tier_revision=partition.tier_revision + leap)
         yield partition, known, told.get(key, [])

@@ -59,6 +59,16 @@ class ToldTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ToldBucket:
+    """The highest numbers in the keys of a node's object store."""
+
+    segment_ids_max: int = 0
+    attempts_max: int = 0
+    problem: str = ""
+    """Why it could not be read; empty = all of it was."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToldNode:
     """One node with all that it said."""
 
@@ -73,6 +83,8 @@ class ToldNode:
     peers: tuple[NodeId, ...] = ()
     copies: tuple[ToldReplica, ...] = ()
     topics: tuple[ToldTopic, ...] = ()
+    bucket: ToldBucket | None = None
+    """None = the node has no object store."""
 
     @property
     def node_id(self) -> NodeId:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from icecore.codec.batch import Buffer
-from icecore.errors import InvalidRequestError
+from icecore.errors import InvalidRequestError, WrongClusterError
 from icecore.tier_records import topic_folder
 from icecore_node.remote.format.manifest import (
     MANIFEST_BYTES_MAX,
@@ -269,6 +269,23 @@ async def read_bucket(
         for key in sorted(each for each in topic.sizes if each.endswith(_MANIFEST)):
             await _read_manifest(store, topic, key)
         await _read_settings(store, topic)
+    return bucket
+
+
+async def read_numbers(store: ObjectStore, cluster_id: bytes) -> Bucket:
+    """List all keys, and keep the highest numbers of a cluster's bucket alone.
+
+    Raises what an ObjectStore raises, and WrongClusterError for the bucket of another cluster.
+    """
+    marker = await read_marker(store)
+    if marker is not None and marker.cluster_id != cluster_id.hex():
+        raise WrongClusterError(f"the bucket belongs to cluster {marker.cluster_id}")
+    bucket = Bucket(cluster_id=cluster_id.hex())
+    async for each in store.list(""):
+        match = _TOPIC.fullmatch(each.key)
+        upload = _OBJECT.fullmatch(match[2]) if match else None
+        if upload:
+            _count(bucket, upload)
     return bucket
 
 

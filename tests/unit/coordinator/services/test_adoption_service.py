@@ -179,3 +179,33 @@ async def test_offsets_that_no_node_has_need_a_word_of_their_own() -> None:
     assert not answer.done
     assert [each.why for each in answer.findings if each.gap] == ["no node has offsets 0 to 15"]
     assert (await world.adopt(skip_gaps=True)).done
+
+
+@pytest.mark.parametrize("number", [1 << 41, (1 << 64) - 1])
+async def test_numbers_that_no_cluster_has_come_to_are_refused(number: int) -> None:
+    """Metadata would go above them, and have no number left."""
+    world = World(started())
+    for is_epoch in (False, True):
+        page = told(world.state, 1)
+        if is_epoch:
+            page.coordinator_epoch = number
+        else:
+            page.node.metadata_revision = number
+        with pytest.raises(InvalidRequestError, match="no metadata store has revision"):
+            await world.call(COORDINATOR["TellInventory"], page)
+
+
+async def test_a_bucket_that_nobody_read_stops_the_adoption() -> None:
+    world = World(started())
+    for node_id, problem in ((1, "x" * 600), (2, ""), (3, "")):
+        page = told(world.state, node_id)
+        if problem:
+            page.node.tier_url = "s3://bucket"
+            page.bucket.problem = problem
+        await world.call(COORDINATOR["TellInventory"], page)
+    answer = await world.adopt()
+    assert not answer.done and [len(each.why) < 800 for each in answer.findings if each.gap]
+    page.node.tier_url = "s3://bucket"
+    page.bucket.segment_ids_max = 7
+    await world.call(COORDINATOR["TellInventory"], page)
+    assert (await world.adopt()).done

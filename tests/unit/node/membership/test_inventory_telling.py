@@ -1,5 +1,6 @@
 """A node tells a suspended coordinator all that it holds: once, and in pages (R108)."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,7 +43,7 @@ class Mirror:
 
 
 class World:
-    def __init__(self, replicas: list[Any]) -> None:
+    def __init__(self, replicas: list[Any], read_numbers: Any = None) -> None:
         self.pages: list[pb.TellInventoryRequest] = []
         self.refusal: IcecoreError | None = None
         identity = SimpleNamespace(
@@ -65,6 +66,7 @@ class World:
             cast(Any, self),
             cast(Any, replicas),
             cast(Any, Mirror()),
+            read_numbers,
         )
 
     async def tell_inventory(self, page: pb.TellInventoryRequest) -> None:
@@ -137,3 +139,43 @@ async def test_who_does_not_ask_is_told_nothing() -> None:
     world = World([replica(1)])
     await world.telling.heard(UnavailableError("no coordinator there"))
     assert not world.pages
+
+
+async def test_the_bucket_is_listed_first_and_beside_everything_else() -> None:
+    listed = asyncio.Event()
+
+    async def read_numbers() -> pb.ToldBucket:
+        await listed.wait()
+        return pb.ToldBucket(segment_ids_max=70, attempts_max=9)
+
+    world = World([replica(4)], read_numbers)
+    for _ in range(3):
+        await world.telling.heard(wanted())
+        await asyncio.sleep(0)
+    assert world.pages == [], "it serves on, and is asked again"
+    listed.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for _ in range(3):
+        await world.telling.heard(wanted())
+    [page] = world.pages
+    assert (page.bucket.segment_ids_max, page.bucket.attempts_max) == (70, 9)
+
+
+async def test_a_bucket_that_can_t_be_read_is_told_with_its_problem() -> None:
+    async def read_numbers() -> pb.ToldBucket:
+        raise UnavailableError("the store is away")
+
+    world = World([replica(4)], read_numbers)
+    for _ in range(2):
+        await world.telling.heard(wanted())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    [page] = world.pages
+    assert page.bucket.problem == "the store is away"
+
+
+async def test_a_node_without_a_store_says_nothing_of_one() -> None:
+    world = World([replica(4)])
+    await world.telling.heard(wanted())
+    assert not world.pages[0].HasField("bucket")
