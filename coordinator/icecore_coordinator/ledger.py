@@ -192,17 +192,31 @@ class Ledger:
             raise
 
     async def _write(self, change: Change) -> None:
+        """As ``_store_and_apply``, for whoever is cancelled, too: the call of a client may end in
+        the middle of it, but what is stored and what is applied must stay the same."""
+        work = asyncio.ensure_future(self._store_and_apply(change))
+        is_cancelled = False
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError:
+                is_cancelled = True
+        error = work.exception()
+        if is_cancelled:
+            raise asyncio.CancelledError
+        if error is not None:
+            raise error
+
+    async def _store_and_apply(self, change: Change) -> None:
         if self.lost.is_set():
             # Not definite: who asks may have been part of a change that nobody knows the end of.
             raise UnavailableError("this coordinator has stopped")
         compares = [Compare(each.key, each.version - 1) for each in change.puts]
         compares += [Compare(each.key, each.version) for each in change.deletes]
+        puts = [(each.key, encode(each)) for each in change.puts]
+        deletes = [each.key for each in change.deletes]
         try:
-            is_done = await self._store.txn(
-                compares,
-                [(each.key, encode(each)) for each in change.puts],
-                [each.key for each in change.deletes],
-            )
+            is_done = await self._store.txn(compares, puts, deletes)
             if not is_done:
                 raise SupersededError("the metadata store holds other versions than expected")
         except SupersededError as error:

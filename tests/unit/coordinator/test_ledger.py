@@ -10,7 +10,7 @@ from icecore.errors import ConflictError, NotCoordinatorError, UnavailableError
 from icecore.process.system import SystemRng
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
-from icecore_coordinator.state.records import Change, updated
+from icecore_coordinator.state.records import Change, CounterRecord, updated
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 
 
@@ -148,3 +148,40 @@ async def test_nobody_waits_for_a_coordinator_that_has_stopped(database: SqliteD
         await older.confirm()
     with pytest.raises(UnavailableError):  # it may happen all the same
         await waiting
+
+
+class Slow(SqliteStore):
+    """A store whose answers come when they are let."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        super().__init__(database)
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+
+    async def txn(self, *given: Any) -> bool:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        return await super().txn(*given)
+
+
+async def test_who_is_cancelled_leaves_no_change_half_known(database: SqliteDatabase) -> None:
+    """The call of a client ends while the store works on its change: the change is stored and
+    applied all the same, and the next one is based on it."""
+    store = Slow(database)
+    ledger = Ledger(store, SystemRng())
+    await ledger.open()
+    store.is_asked.clear()
+    store.may_answer.clear()
+    topics = CounterRecord("topics", 1, version=1)
+    caller = asyncio.ensure_future(ledger.decide(lambda state: Change((topics,))))
+    await store.is_asked.wait()
+    caller.cancel()
+    await asyncio.sleep(0)
+    store.may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ledger.state.metadata_revision == store.revision
+    again = CounterRecord("topics", 2, version=2)
+    await ledger.decide(lambda state: Change((again,)))
+    assert not ledger.lost.is_set()
+    assert (await store.get("counter/topics")) is not None
