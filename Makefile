@@ -23,7 +23,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
-	setup-minio setup-spark sim sim-mutants model chaos fuzz clean
+	setup-etcd setup-minio setup-spark sim sim-mutants model chaos fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,8 +82,9 @@ check-tidy: setup
 test: setup setup-spark ## all tests of this rotation: what computes beside what waits, WORKERS and WAIT_WORKERS each
 	WORKERS=$(WORKERS) WAIT_WORKERS=$(WAIT_WORKERS) $(PY) -m tests.lanes.run
 
-test-all: setup setup-spark ## all tests, nothing left for another rotation; MinIO is built once
+test-all: setup setup-spark ## all tests, nothing left for another rotation; etcd and MinIO are built once
 	@$(MAKE) --no-print-directory setup-minio || echo 'MinIO could not be built: its tests are left out' >&2
+	@$(MAKE) --no-print-directory setup-etcd || echo 'etcd could not be had: its tests are left out' >&2
 	ICECORE_ROTATION=all WORKERS=$(WORKERS) WAIT_WORKERS=$(WAIT_WORKERS) $(PY) -m tests.lanes.run
 
 demo: setup setup-demo ## a local cluster, a year of real departures in and out; DEMO_SPARK=0 without Spark
@@ -125,6 +126,9 @@ setup-spark: setup
 
 setup-minio: ## build MinIO with Go, once for all checkouts: tests and benchmarks of object storage
 	scripts/setup_minio.sh
+
+setup-etcd: ## bring etcd, once for all checkouts: tests and benchmarks of metadata in etcd
+	scripts/setup_etcd.sh
 
 # The demo's last part.
 setup-demo: setup

@@ -1,0 +1,204 @@
+"""Real etcd servers for tests and benchmarks, on loopback, each ended by its own pid.
+
+A program is looked for in the cache that ``make setup-etcd`` fills, in PATH, and where Go installs
+programs. Where there is none and Docker runs, one member runs in a container (testcontainers).
+Tests that need a server are left out without either.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support import left_out
+from tests.support.minio import free_ports
+
+IMAGE = "quay.io/coreos/etcd:v3.6.16"
+_READY_S = 30.0
+_POLL_S = 0.05
+
+
+def etcd_program() -> str | None:
+    """Return the path of the etcd program; None = it is not installed."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "icecore"
+    of_go = Path(os.environ.get("GOBIN") or Path.home() / "go" / "bin")
+    places = os.pathsep.join((str(cache), os.environ.get("PATH", ""), str(of_go)))
+    return shutil.which("etcd", path=places)
+
+
+def docker_runs() -> bool:
+    """Return whether a container could be started here, by testcontainers."""
+    if importlib.util.find_spec("testcontainers") is None or shutil.which("docker") is None:
+        return False
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(["docker", "info"], capture_output=True, timeout=5)
+        return asked.returncode == 0
+    return False
+
+
+NEEDS_ETCD = pytest.mark.skipif(
+    etcd_program() is None and not docker_runs(),
+    reason=left_out.reason("etcd", "make setup-etcd"),
+)
+"""One member is enough."""
+NEEDS_MEMBERS = pytest.mark.skipif(
+    etcd_program() is None, reason=left_out.reason("etcd", "make setup-etcd")
+)
+"""Processes that a test may kill and stop."""
+
+
+class EtcdMembers:
+    """Members of one etcd cluster, each a process of ours.
+
+    Args:
+        folder: Of their data and logs.
+        count: How many.
+        flags: For each of them.
+        scheme: ``https`` where the flags say so; clients' side only.
+    """
+
+    def __init__(
+        self, folder: Path, count: int, flags: Sequence[str] = (), scheme: str = "http"
+    ) -> None:
+        program = etcd_program()
+        assert program is not None
+        self._folder, self._program, self._flags = folder, program, list(flags)
+        self._scheme = scheme
+        ports = free_ports(3 * count)
+        self._clients = [f"127.0.0.1:{port}" for port in ports[:count]]
+        self._peers = [f"http://127.0.0.1:{port}" for port in ports[count : 2 * count]]
+        self._metrics = [f"http://127.0.0.1:{port}" for port in ports[2 * count :]]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def endpoints(self) -> list[str]:
+        """``HOST:PORT`` of each member."""
+        return list(self._clients)
+
+    def start(self) -> "EtcdMembers":
+        """Start all, wait until each has a leader."""
+        for number in range(len(self._clients)):
+            self.start_member(number)
+        for number in range(len(self._clients)):
+            self.wait_ready(number)
+        return self
+
+    def start_member(self, number: int) -> None:
+        """Start one, again on its folder, without a wait."""
+        initial = ",".join(f"m{i}={peer}" for i, peer in enumerate(self._peers))
+        client = f"{self._scheme}://{self._clients[number]}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"m{number}.log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [
+                    self._program,
+                    *(f"--name=m{number}", f"--data-dir={self._folder / f'm{number}'}"),
+                    *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
+                    f"--listen-peer-urls={self._peers[number]}",
+                    f"--initial-advertise-peer-urls={self._peers[number]}",
+                    *(f"--initial-cluster={initial}", "--log-level=error"),
+                    f"--listen-metrics-urls={self._metrics[number]}",
+                    *("--heartbeat-interval=100", "--election-timeout=1000", *self._flags),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_ready(self, number: int) -> None:
+        """Wait until a member answers and knows a leader."""
+        until = time.monotonic() + _READY_S
+        while not self._is_healthy(number):
+            process = self._processes[number]
+            assert process.poll() is None, (self._folder / f"m{number}.log").read_text()
+            assert time.monotonic() < until, (self._folder / f"m{number}.log").read_text()
+            time.sleep(_POLL_S)
+
+    def _is_healthy(self, number: int) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._metrics[number]}/health", timeout=1) as answer:
+                return bool(json.load(answer)["health"] == "true")
+        except urllib.error.HTTPError as error:
+            return b"NOSPACE" in error.read()  # an alarm, but the member is up
+        except OSError:
+            return False
+
+    def post(self, path: str, body: dict[str, object], member: int = 0, token: str = "") -> bytes:
+        """Ask etcd's JSON gateway, such as ``/v3/auth/enable``; for whoever administers etcd."""
+        url = f"{self._scheme}://{self._clients[member]}{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode())
+        if token:
+            request.add_header("Authorization", token)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def kill(self, number: int) -> None:
+        """SIGKILL."""
+        self._processes[number].kill()
+        self._processes[number].wait()
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP: its connections stay, nothing is answered."""
+        self._processes[number].send_signal(signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT after ``pause``."""
+        self._processes[number].send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End all of them at once."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+
+@contextlib.contextmanager
+def running_members(
+    folder: Path, count: int, flags: Sequence[str] = (), scheme: str = "http"
+) -> Iterator[EtcdMembers]:
+    """Members of a new cluster; they end with the block."""
+    members = EtcdMembers(folder, count, flags, scheme)
+    try:
+        yield members.start()
+    finally:
+        members.stop()
+
+
+@contextlib.contextmanager
+def running_etcd(folder: Path) -> Iterator[str]:
+    """One member, as a process or in a container: its ``HOST:PORT``."""
+    if etcd_program() is not None:
+        with running_members(folder, 1) as members:
+            yield members.endpoints[0]
+        return
+    from testcontainers.core.container import DockerContainer
+
+    url = "http://0.0.0.0:2379"
+    command = f"etcd --listen-client-urls={url} --advertise-client-urls={url}"
+    with DockerContainer(IMAGE).with_command(command).with_exposed_ports(2379) as container:
+        endpoint = f"{container.get_container_host_ip()}:{container.get_exposed_port(2379)}"
+        _wait_for_container(f"http://{endpoint}/health")
+        yield endpoint
+
+
+def _wait_for_container(url: str) -> None:
+    until = time.monotonic() + _READY_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_POLL_S)
