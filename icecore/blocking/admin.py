@@ -206,7 +206,7 @@ class Admin:
         """
         return background.run(self._admin.accept_disk(node_id))
 
-    def forget_node(self, node_id: int, *, disk_gone: bool = False) -> int:
+    def remove_node(self, node_id: int, *, disk_gone: bool = False) -> int:
         """Take a node that is gone for good out of the cluster.
 
         Args:
@@ -221,7 +221,29 @@ class Admin:
             InvalidRequestError: There is no such node, it is up, or it still holds something: the
                 error says what, and what to do.
         """
-        return background.run(self._admin.forget_node(node_id, disk_gone=disk_gone))
+        return background.run(self._admin.remove_node(node_id, disk_gone=disk_gone))
+
+    def drain_node(self, node_id: int, *, allow_fewer_copies: bool = False) -> None:
+        """Have a node emptied: it gets nothing new, and other nodes take what it has.
+
+        ``describe_cluster`` shows what it still holds. May be repeated.
+
+        Args:
+            node_id: The node; it may be down.
+            allow_fewer_copies: Also where too few other nodes are left for the copies of a topic.
+
+        Raises:
+            InvalidRequestError: There is no such node, or too few others are left.
+        """
+        background.run(self._admin.drain_node(node_id, allow_fewer_copies=allow_fewer_copies))
+
+    def undrain_node(self, node_id: int) -> None:
+        """Let a node get new segments again. May be repeated.
+
+        Raises:
+            InvalidRequestError: There is no such node.
+        """
+        background.run(self._admin.undrain_node(node_id))
 
     def adopt_metadata(
         self, *, dry_run: bool = False, without_nodes: Sequence[int] = (), skip_gaps: bool = False

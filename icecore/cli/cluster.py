@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
 _NODE: Final = "node_id address native state rack leads replicas disk_used disk_free"
+_LISTED: Final = "node_id address state drained rack leads segments disk_used disk_free"
 
 
 @app.command()
@@ -129,31 +131,6 @@ def accept_disk(
     )
 
 
-@app.command("forget-node")
-def forget_node(
-    context: typer.Context,
-    node_id: Annotated[int, typer.Option(help="The node that is gone for good.")],
-    disk_gone: Annotated[
-        bool,
-        typer.Option("--disk-gone", help="Its disk never comes back: give up what is on it."),
-    ] = False,
-    yes: Yes = False,
-) -> None:
-    """Take a node that is down and gone for good out of the cluster.
-
-    It is refused while the node holds something, and the error says what. With --disk-gone its
-    copies are given up, as far as other nodes that are up have them.
-    """
-    session = session_of(context)
-    what = "and give up all that is on its disk, for ever" if disk_gone else "for ever"
-    confirm_final(f"Forget node {node_id}, {what}?", yes=yes)
-    given_up = session.admin(lambda admin: admin.forget_node(node_id, disk_gone=disk_gone))
-    session.output.note(
-        f"node {node_id} is forgotten; {given_up} of its copies were given up. Who comes with its "
-        "id is a new node"
-    )
-
-
 @app.command()
 def adopt(
     context: typer.Context,
@@ -224,11 +201,13 @@ def _show_adopted(output: Output, found: AdoptedMetadata) -> None:
 
 def document(cluster: ClusterDescription) -> dict[str, Any]:
     """A cluster for programs, nodes in the order of their ids."""
-    totals = {key: value for key, value in plain(cluster).items() if key not in ("nodes", "alerts")}
+    others = ("nodes", "alerts", "backup_at_ms")
+    totals = {key: value for key, value in plain(cluster).items() if key not in others}
     return {
         **totals,
         "min_copies": cluster.min_copies if cluster.sealed_segments else None,
-        "nodes": [_node(each) for each in sorted(cluster.nodes, key=_by_id)],
+        "backup_at": iso_time(cluster.backup_at_ms) if cluster.backup_at_ms else None,
+        "nodes": [node_document(each) for each in sorted(cluster.nodes, key=_by_id)],
         "alerts": [
             {
                 "segment_id": each.segment_id,
@@ -241,8 +220,8 @@ def document(cluster: ClusterDescription) -> dict[str, Any]:
     }
 
 
-def _node(each: NodeDescription) -> dict[str, Any]:
-    """A line of a table, too."""
+def node_document(each: NodeDescription) -> dict[str, Any]:
+    """Return a node for programs; a line of a table, too."""
     return {
         "node_id": each.node.node_id,
         "address": each.node.address,
@@ -251,6 +230,8 @@ def _node(each: NodeDescription) -> dict[str, Any]:
         "rack": each.node.rack,
         "leads": each.leads,
         "replicas": each.replicas,
+        "held": each.held,
+        "drained": each.is_drained,
         "disk_used_bytes": each.disk_used_bytes,
         "disk_free_bytes": each.disk_free_bytes,
         "disks": [plain(disk) for disk in each.disks],
@@ -260,15 +241,7 @@ def _node(each: NodeDescription) -> dict[str, Any]:
 def show_cluster(output: Output, cluster: ClusterDescription) -> None:
     """Print a table of the nodes, and the totals above it."""
     found = document(cluster)
-    rows = [
-        {
-            **each,
-            "native": _short(each["native_address"], each["address"]),
-            "disk_used": size(each["disk_used_bytes"]),
-            "disk_free": size(each["disk_free_bytes"]),
-        }
-        for each in found.pop("nodes")
-    ]
+    rows = [_node_row(each) for each in found.pop("nodes")]
     alerts = found.pop("alerts")
     limits = found.pop("limits")
     title = ", ".join(
@@ -295,6 +268,28 @@ def show_cluster(output: Output, cluster: ClusterDescription) -> None:
         output.table(
             alerts, ("segment_id", "why", "first_at", "last_at"), "a person must judge these"
         )
+
+
+def show_nodes(output: Output, nodes: Sequence[NodeDescription]) -> None:
+    """Print a table of nodes, with what they hold."""
+    rows = [
+        {
+            **_node_row(node_document(each)),
+            "drained": "yes" if each.is_drained else "",
+            "segments": max(each.held, each.replicas),
+        }
+        for each in nodes
+    ]
+    output.table(rows, _LISTED.split(), "")
+
+
+def _node_row(each: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **each,
+        "native": _short(each["native_address"], each["address"]),
+        "disk_used": size(each["disk_used_bytes"]),
+        "disk_free": size(each["disk_free_bytes"]),
+    }
 
 
 def _short(native_address: str, address: str) -> str:

@@ -18,6 +18,7 @@ from icecore.cli.examples import EXAMPLES
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "topic": ("topic:app", "Create, describe, change, delete topics."),
     "cluster": ("cluster:app", "Nodes and health of the cluster."),
+    "node": ("nodes:app", "Storage nodes that come, are emptied, and go."),
     "segment": ("segment:app", "Segments of topics and of data folders."),
     "position": ("positions:app", "How far readers with a name have come."),
     "producer": ("producers:app", "Names that producers have taken."),

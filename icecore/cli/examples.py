@@ -27,9 +27,9 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore cluster health --wait 60 && ./start-jobs",
     ),
     "cluster accept-disk": ("icecore cluster accept-disk --node-id 2",),
-    "cluster forget-node": (
-        "icecore cluster forget-node --node-id 2",
-        "icecore cluster forget-node --node-id 2 --disk-gone --yes",
+    "node remove": (
+        "icecore node remove 2",
+        "icecore node remove 2 --disk-gone --yes",
     ),
     "cluster adopt": ("icecore cluster adopt --dry-run", "icecore cluster adopt"),
     "segment list": ("icecore segment list flights --partition 0",),

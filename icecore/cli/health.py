@@ -23,7 +23,7 @@ from icecore.client.types import (
     TopicDescription,
 )
 from icecore.errors import RequestTimeoutError, UnavailableError
-from icecore.model import SegmentState
+from icecore.model import NodeState, SegmentState
 
 EXIT_DEGRADED, EXIT_UNAVAILABLE = 10, 20
 BACKUP_AGE_MAX_DAYS = 7
@@ -117,6 +117,8 @@ def _of_nodes(cluster: ClusterDescription) -> Iterator[Reason]:
 
 def _of_node(each: NodeDescription) -> Iterator[Reason]:
     number = each.node.node_id
+    if each.is_drained and each.node.state is NodeState.DOWN:
+        return  # as a person wants it: nobody waits for such a node
     if (state := each.node.state.name.lower()) != "up":
         yield Reason(HealthVerdict.DEGRADED, f"it is {state.replace('_', ' ')}", node_id=number)
     for disk in each.disks:

@@ -172,6 +172,10 @@ class NodeDescription:
     disk_used_bytes: int
     disk_free_bytes: int
     disks: tuple[DiskUsage, ...] = ()
+    is_drained: bool = False
+    """A person wants it empty: it gets nothing new, and other nodes take what it has."""
+    held: int = 0
+    """Segments of which it may have bytes, replicas or not; a node without any may be removed."""
 
 
 @dataclass(frozen=True, slots=True)

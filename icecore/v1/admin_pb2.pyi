@@ -990,12 +990,18 @@ class NodeDescription(_message.Message):
     DISK_USED_BYTES_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISKS_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     leads: _builtins.int
     """active segments"""
     replicas: _builtins.int
     """of any state"""
     disk_used_bytes: _builtins.int
     disk_free_bytes: _builtins.int
+    drained: _builtins.bool
+    """a person wants it empty"""
+    held: _builtins.int
+    """segments of which it may have bytes, replicas or not"""
     @_builtins.property
     def node(self) -> _common_pb2.NodeInfo: ...
     @_builtins.property
@@ -1009,10 +1015,12 @@ class NodeDescription(_message.Message):
         disk_used_bytes: _builtins.int = ...,
         disk_free_bytes: _builtins.int = ...,
         disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
+        drained: _builtins.bool = ...,
+        held: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "leads", b"leads", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "drained", b"drained", "held", b"held", "leads", b"leads", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1407,7 +1415,7 @@ class AcceptDiskResponse(_message.Message):
 Global___AcceptDiskResponse: _TypeAlias = AcceptDiskResponse  # noqa: Y015
 
 @_typing.final
-class ForgetNodeRequest(_message.Message):
+class RemoveNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
@@ -1428,10 +1436,10 @@ class ForgetNodeRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ForgetNodeRequest: _TypeAlias = ForgetNodeRequest  # noqa: Y015
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
 
 @_typing.final
-class ForgetNodeResponse(_message.Message):
+class RemoveNodeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GIVEN_UP_COPIES_FIELD_NUMBER: _builtins.int
@@ -1448,7 +1456,49 @@ class ForgetNodeResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    UNDRAIN_FIELD_NUMBER: _builtins.int
+    ALLOW_FEWER_COPIES_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    undrain: _builtins.bool
+    """take it back"""
+    allow_fewer_copies: _builtins.bool
+    """also where too few other nodes are left"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        undrain: _builtins.bool = ...,
+        allow_fewer_copies: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_fewer_copies", b"allow_fewer_copies", "node_id", b"node_id", "undrain", b"undrain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
 
 @_typing.final
 class DeleteRecordsRequest(_message.Message):

@@ -66,10 +66,14 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/AcceptDisk',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.FromString)
-        self.ForgetNode = channel.unary_unary(
-                '/icecore.v1.AdminService/ForgetNode',
-                request_serializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
-                response_deserializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeResponse.FromString)
+        self.RemoveNode = channel.unary_unary(
+                '/icecore.v1.AdminService/RemoveNode',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString)
+        self.DrainNode = channel.unary_unary(
+                '/icecore.v1.AdminService/DrainNode',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString)
         self.DeleteRecords = channel.unary_unary(
                 '/icecore.v1.AdminService/DeleteRecords',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
@@ -226,9 +230,16 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ForgetNode(self, request, context):
+    def RemoveNode(self, request, context):
         """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
         node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -415,10 +426,15 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.AcceptDiskResponse.SerializeToString,
             ),
-            'ForgetNode': grpc.unary_unary_rpc_method_handler(
-                    servicer.ForgetNode,
-                    request_deserializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeRequest.FromString,
-                    response_serializer=icecore_dot_v1_dot_admin__pb2.ForgetNodeResponse.SerializeToString,
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
             ),
             'DeleteRecords': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRecords,
@@ -849,7 +865,7 @@ class AdminService:
             metadata)
 
     @staticmethod
-    def ForgetNode(request,
+    def RemoveNode(request,
             target,
             options=(),
             channel_credentials=None,
@@ -862,9 +878,35 @@ class AdminService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/icecore.v1.AdminService/ForgetNode',
-            icecore_dot_v1_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
-            icecore_dot_v1_dot_admin__pb2.ForgetNodeResponse.FromString,
+            '/icecore.v1.AdminService/RemoveNode',
+            icecore_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/DrainNode',
+            icecore_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,10 +54,12 @@ class AdminServiceStub:
     """Lets a node register with another disk although the disk it had holds the last intact copies
     of some segments. Holds for the next disk that the node comes with.
     """
-    ForgetNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetNodeRequest, _admin_pb2.ForgetNodeResponse]
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]
     """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
     node.
     """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
+    """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
     HoldSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]
@@ -122,10 +124,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Lets a node register with another disk although the disk it had holds the last intact copies
     of some segments. Holds for the next disk that the node comes with.
     """
-    ForgetNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetNodeRequest, _admin_pb2.ForgetNodeResponse]  # type: ignore[assignment]
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]  # type: ignore[assignment]
     """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
     node.
     """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
     HoldSnapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]  # type: ignore[assignment]
@@ -267,14 +271,22 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def ForgetNode(
+    def RemoveNode(
         self,
-        request: _admin_pb2.ForgetNodeRequest,
+        request: _admin_pb2.RemoveNodeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.ForgetNodeResponse, _abc.Awaitable[_admin_pb2.ForgetNodeResponse]]:
+    ) -> _typing.Union[_admin_pb2.RemoveNodeResponse, _abc.Awaitable[_admin_pb2.RemoveNodeResponse]]:
         """Takes a node that is gone for good out of the cluster. Who comes with its id later is a new
         node.
         """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _admin_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]:
+        """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back."""
 
     @_abc_1.abstractmethod
     def DeleteRecords(

@@ -1,9 +1,10 @@
-"""A staged world in which an operator forgets nodes, and strangers register.
+"""Staged worlds in which an operator empties and forgets nodes, and strangers register.
 
 First the operator is wrong: B and C are down for a moment, and hold what nobody else can prove.
 Then B is down for long, its copies are made again on a fourth machine, and it is forgotten, with
 all that is on its disk. It comes back with that disk. Coordinators die in between, and somebody
-registers nodes that there are not. Roles are those of ``directed``.
+registers nodes that there are not. In another world nodes are emptied before they go. Roles are
+those of ``directed``.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from dataclasses import replace
 from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
 from icecore.model import Acks
+from icecore_coordinator.decisions.node_removal import named_in
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import plan, roles
 from tests.simulation.faults import Fault, Kind, Scene
@@ -53,7 +55,7 @@ class ForgottenNodes:
 
         async def ask() -> bool:
             try:
-                await self._admin.forget_node(node_id, disk_gone=disk_gone)
+                await self._admin.remove_node(node_id, disk_gone=disk_gone)
             except IcecoreError:
                 return False
             return True
@@ -159,5 +161,88 @@ async def _too_early(
     await asyncio.sleep(3.0)
 
 
-PLANS: dict[str, Callable[[int], Plan]] = {"nodes_are_forgotten": forgotten_plan}
-KINDS = (Kind("nodes_are_forgotten", nodes_are_forgotten),)
+def drained_plan(seed: int) -> Plan:
+    """The same, with other acts."""
+    faults = plan("nodes_are_drained").faults
+    return replace(forgotten_plan(seed), faults=faults)
+
+
+class DrainingOperator(ForgottenNodes):
+    """Has nodes emptied, and says what was left on them."""
+
+    name = "drained nodes"
+
+    async def drain(self, name: str, *, undrain: bool = False) -> None:
+        """The cluster does so, as soon as it has a coordinator and enough nodes."""
+        node_id = self._world.hosts[name].node_id
+
+        async def ask() -> bool:
+            try:
+                if undrain:
+                    await self._admin.undrain_node(node_id)
+                else:
+                    await self._admin.drain_node(node_id)
+            except IcecoreError:
+                return False
+            return True
+
+        for _ in range(int(WITHIN_S / LOOK_S)):
+            if await self._process.spawn(ask()):
+                return
+            await asyncio.sleep(LOOK_S)
+        self._problems.append(f"R115: {name} is not drained")
+
+    async def forget_empty(self, name: str) -> None:
+        """The node holds nothing soon; then it dies for good, and no disk has to be given up."""
+        node_id = self._world.hosts[name].node_id
+        for _ in range(int(WITHIN_S / LOOK_S)):
+            shell = self._world.shells.get(COORDINATOR)
+            if shell is not None and named_in(shell.ledger.state, node_id).is_nothing:
+                break
+            await asyncio.sleep(LOOK_S)
+        else:
+            self._problems.append(f"R115: {name} is drained, and is never empty")
+            return
+        self.note_dead(name)
+        self._world.kill(name, power_cut=True)
+        for _ in range(int(WITHIN_S / LOOK_S)):
+            if await self.forget(name, disk_gone=False):
+                return
+            await asyncio.sleep(LOOK_S)
+        self._problems.append(f"R115: {name} was empty, and is not forgotten")
+
+
+async def nodes_are_drained(scene: Scene, fault: Fault) -> None:
+    """The leader's node is to be empty, and a follower's for a moment. Processes die meanwhile."""
+    world = scene.world
+    leader, followers = await roles(world)
+    operator = DrainingOperator(world)
+    world.fleeting.append(operator)
+    fourth = world.add_host()
+    world.start(fourth)
+    await operator.drain(leader)
+    if world.rng.random() < 0.5:
+        world.kill(COORDINATOR)
+        world.start(COORDINATOR)
+    if world.rng.random() < 0.5:
+        await asyncio.sleep(world.rng.uniform(0.0, 1.0))
+        name = world.rng.choice([leader, fourth, followers[0]])
+        world.kill(name)
+        world.start(name)
+    await operator.forget_empty(leader)
+    if not world.is_up(leader):
+        world.start(leader)
+    await operator.check_back(leader)
+    await operator.drain(followers[0])
+    await asyncio.sleep(world.rng.uniform(0.0, 2.0))
+    await operator.drain(followers[0], undrain=True)
+
+
+PLANS: dict[str, Callable[[int], Plan]] = {
+    "nodes_are_forgotten": forgotten_plan,
+    "nodes_are_drained": drained_plan,
+}
+KINDS = (
+    Kind("nodes_are_forgotten", nodes_are_forgotten),
+    Kind("nodes_are_drained", nodes_are_drained),
+)

@@ -1,17 +1,19 @@
-"""Seeded mistakes in what it takes to forget a node, and to become one; see ``mistakes``. World:
+"""Seeded mistakes in what it takes to empty, forget and become a node; see ``mistakes``. Worlds:
 ``directed_forgotten``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from icecore_coordinator.decisions import node_changes, node_removal
+from icecore.model import NodeId
+from icecore_coordinator.decisions import node_changes, node_removal, placement, surplus_copies
 from icecore_coordinator.decisions.node_changes import Registration, activate, register
 from icecore_coordinator.decisions.node_removal import NamedIn
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
-from icecore_coordinator.state.records import Change, CounterRecord
+from icecore_coordinator.state.records import Change, CounterRecord, NodeRecord
 from icecore_coordinator.work import admission
+from icecore_coordinator.work.copies.repairing import Repairer
 from tests.simulation.mistakes import Mistake, patch
 
 
@@ -55,3 +57,31 @@ def who_registers_has_a_record() -> Iterator[None]:
 
     with patch(admission, "register", recorded), patch(admission, "issued_by", issued_by):
         yield
+
+
+def drained_nodes_get_new_segments() -> Mistake:
+    """R115: a node that is to be empty is eligible like any other."""
+    return patch(placement, "eligible_nodes", _with_drained)
+
+
+def drained_copies_count() -> Mistake:
+    """R115: nobody makes others of the copies on a node that is to be empty."""
+
+    def counts(self: Repairer, node_id: NodeId) -> bool:
+        down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
+        return down_ms is None or down_ms < self._timing.lost_replica_grace_ms
+
+    return patch(Repairer, "_counts", counts)
+
+
+def another_copy_goes_first() -> Mistake:
+    """R115: of the copies that are too many, that of the drained node stays."""
+
+    def gain(state: ClusterState, sound: Sequence[NodeId], node_id: NodeId) -> Any:
+        return (not state.nodes[node_id].is_drained, node_id)
+
+    return patch(surplus_copies, "_gain", gain)
+
+
+def _with_drained(state: ClusterState, live: Liveness) -> list[NodeRecord]:
+    return [state.nodes[each] for each in sorted(state.nodes) if live.is_eligible(each)]

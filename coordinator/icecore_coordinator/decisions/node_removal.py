@@ -1,4 +1,4 @@
-"""Decisions about nodes that go for good, and about room for new ones. Pure.
+"""Decisions about nodes that are emptied or go for good, and about room for new ones. Pure.
 
 A node's record may go once no other record names the node (R106). What a dead node was to hold or
 to delete is given up before, by a person who says that its disk is gone. Whoever comes with its id
@@ -12,7 +12,12 @@ from icecore.model import NodeId, NodeState, SegmentId, SegmentState
 from icecore_coordinator.decisions.disk_changes import HasCopy, last_copies
 from icecore_coordinator.decisions.node_changes import INCARNATIONS, confirm_deletion
 from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
-from icecore_coordinator.state.cluster_state import ClusterState, next_of
+from icecore_coordinator.state.cluster_state import (
+    ClusterState,
+    eligible_nodes,
+    live_topics,
+    next_of,
+)
 from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
@@ -22,6 +27,43 @@ from icecore_coordinator.state.records import (
     updated,
     updated_segment,
 )
+
+
+def drain_node(
+    state: ClusterState, live: Liveness, node_id: NodeId, *, allow_fewer_copies: bool
+) -> Change:
+    """Have a node emptied (R115). Other work finds that by looking.
+
+    Raises InvalidRequestError: there is no such node, or too few others are left.
+    """
+    known = _registered(state, node_id)
+    if known.is_drained:
+        return Change()
+    others = sum(each.node_id != node_id for each in eligible_nodes(state, live))
+    needed = max((each.settings.replication_factor for each in live_topics(state)), default=1)
+    least = 1 if allow_fewer_copies else needed
+    if others < least:
+        raise InvalidRequestError(
+            f"{others} other nodes can take what node {node_id} has, and there are "
+            f"topics with {needed} copies: add a node first, or allow fewer copies"
+        )
+    return Change((updated(known, is_drained=True),))
+
+
+def undrain_node(state: ClusterState, node_id: NodeId) -> Change:
+    """Let a node get new segments again.
+
+    Raises InvalidRequestError: there is no such node.
+    """
+    known = _registered(state, node_id)
+    return Change((updated(known, is_drained=False),)) if known.is_drained else Change()
+
+
+def _registered(state: ClusterState, node_id: NodeId) -> NodeRecord:
+    known = state.nodes.get(node_id)
+    if known is None or not known.incarnation:
+        raise InvalidRequestError(f"there is no node {node_id}")
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +98,7 @@ def named_in(state: ClusterState, node_id: NodeId) -> NamedIn:
     )
 
 
-def forget_node(state: ClusterState, live: Liveness, node_id: NodeId) -> Change:
+def remove_node(state: ClusterState, live: Liveness, node_id: NodeId) -> Change:
     """Take a node out of the cluster.
 
     Raises InvalidRequestError: there is no such node, it is up, or a record names it.
@@ -99,7 +141,7 @@ def _why_named(node_id: NodeId, named: NamedIn) -> str:
             f"node {node_id} is a replica of {named.sealed} sealed segments, and "
             f"{named.held} segments may have bytes there that it is to delete when it is back. "
             "Start it again. If its disk is gone for good, say so: "
-            f"icecore cluster forget-node --node-id {node_id} --disk-gone"
+            f"icecore node remove {node_id} --disk-gone"
         )
     return (
         f"node {node_id} was asked for {named.uploads} copies into object storage. They end by "
@@ -139,7 +181,7 @@ def room_for_node(state: ClusterState, live: Liveness, node_id: NodeId) -> Chang
     if not idle:
         raise InvalidRequestError(
             f"a cluster has at most {NODES_MAX} nodes, and each is up or holds something: take out "
-            "one that is gone for good with icecore cluster forget-node"
+            "one that is gone for good with icecore node remove"
         )
     return _without(state, state.nodes[min(idle, key=lambda each: _down_since(live, each))])
 

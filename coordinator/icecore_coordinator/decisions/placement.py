@@ -26,6 +26,7 @@ from icecore_coordinator.state.cluster_state import (
     ClusterState,
     NodeLoad,
     Placement,
+    drained_nodes,
     eligible_nodes,
     load_of_nodes,
 )
@@ -47,10 +48,12 @@ class Placer:
         self._nodes: dict[NodeId, NodeRecord] = {each.node_id: each for each in eligible}
         self._loads: dict[NodeId, NodeLoad] = {each: loads[each] for each in self._nodes}
         self._clock_off = [each for each in self._nodes if live.of(each).is_clock_off]
+        drained = drained_nodes(state)
         self._draining = [
             node_id
             for node_id in live
-            if live.of(node_id).is_connected and live.state_of(node_id) == NodeState.DRAINING
+            if live.of(node_id).is_connected
+            and (live.state_of(node_id) == NodeState.DRAINING or node_id in drained)
         ]
 
     def place(

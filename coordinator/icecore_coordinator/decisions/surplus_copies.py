@@ -80,11 +80,15 @@ def _may_drop(state: ClusterState, record: SegmentRecord) -> bool:
     )
 
 
-def _gain(state: ClusterState, sound: Sequence[NodeId], node_id: NodeId) -> tuple[int, int, NodeId]:
-    """Racks that are left without this copy, then what its node has to keep."""
+def _gain(
+    state: ClusterState, sound: Sequence[NodeId], node_id: NodeId
+) -> tuple[bool, int, int, NodeId]:
+    """A node that is to be empty first, then by the racks that are left without this copy, then by
+    what its node has to keep."""
     racks = {
         state.nodes[each].rack or str(each)
         for each in sound
         if each != node_id and each in state.nodes
     }
-    return (len(racks), len(state.segments_of_node.get(node_id, ())), node_id)
+    is_drained = node_id in state.nodes and state.nodes[node_id].is_drained
+    return (is_drained, len(racks), len(state.segments_of_node.get(node_id, ())), node_id)

@@ -352,7 +352,7 @@ class NodeSessions:
         """Forget what was told of segments and nodes that a committed change has ended."""
         for gone in change.deletes:
             if isinstance(gone, NodeRecord):
-                self._forget_node(gone.node_id)
+                self._remove_node(gone.node_id)
         for record in change.puts:
             if isinstance(record, NodeRecord):
                 self._registered.note_proved(record.node_id)
@@ -366,7 +366,7 @@ class NodeSessions:
                 if segment.state == SegmentState.SEALED:
                     self._heard.forget(segment.segment_id)
 
-    def _forget_node(self, node_id: NodeId) -> None:
+    def _remove_node(self, node_id: NodeId) -> None:
         """There is no such node any more. A process of it that is there must register again."""
         session = self._sessions.get(node_id)
         if session is not None:
@@ -374,7 +374,7 @@ class NodeSessions:
         self._deadlines.pop(node_id, None)
         self._registered.forget(node_id)
         self._copies.forget(node_id)
-        self._heard.forget_node(node_id)
+        self._heard.remove_node(node_id)
         self._live.forget(node_id)
         self._note_settling()
         event(_log, logging.WARNING, "node_forgotten", node_id=node_id)

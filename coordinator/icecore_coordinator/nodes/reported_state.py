@@ -141,7 +141,7 @@ class ReportedState:
         """The node is about to cut its log, rightly, for the end of the segment is decided."""
         self._slot(segment_id).durable_ends.get(segment_id, {}).pop(node_id, None)
 
-    def forget_node(self, node_id: NodeId) -> None:
+    def remove_node(self, node_id: NodeId) -> None:
         """There is no such node any more; who comes with its id has a new disk, or none that
         counts."""
         if self._slots[COUNTERS].disk_counters.pop(node_id, None) is not None:

@@ -282,6 +282,8 @@ class Describer:
             disk_used_bytes=usage.used_bytes,
             disk_free_bytes=usage.free_bytes,
             disks=usage.disks,
+            drained=self._state.nodes[node_id].is_drained,
+            held=self._state.held[node_id],
         )
 
     def segments(self, request: pb.ListSegmentsRequest) -> pb.ListSegmentsResponse:

@@ -77,7 +77,8 @@ class AdminService:
                 "DeclareLost": self._declare_lost,
                 "RecoverUnclean": self._recover_unclean,
                 "AcceptDisk": self._accept_disk,
-                "ForgetNode": self._forget_node,
+                "RemoveNode": self._remove_node,
+                "DrainNode": self._drain_node,
                 "DeleteRecords": self._delete_records,
                 "AdoptMetadata": self._adopt_metadata,
                 **self._other_handlers,
@@ -262,12 +263,21 @@ class AdminService:
         lost_count = await self._lossy.accept_disk(node_id)
         return pb.AcceptDiskResponse(last_copies=lost_count).SerializeToString()
 
-    async def _forget_node(self, body: Received, _: CallContext) -> bytes:
-        request = parse(pb.ForgetNodeRequest, body)
+    async def _remove_node(self, body: Received, _: CallContext) -> bytes:
+        request = parse(pb.RemoveNodeRequest, body)
         given_up = await self._removal.forget(
             NodeId(request.node_id), is_disk_gone=request.disk_gone
         )
-        return pb.ForgetNodeResponse(given_up_copies=given_up).SerializeToString()
+        return pb.RemoveNodeResponse(given_up_copies=given_up).SerializeToString()
+
+    async def _drain_node(self, body: Received, _: CallContext) -> bytes:
+        request = parse(pb.DrainNodeRequest, body)
+        await self._removal.drain(
+            NodeId(request.node_id),
+            undrain=request.undrain,
+            allow_fewer_copies=request.allow_fewer_copies,
+        )
+        return pb.DrainNodeResponse().SerializeToString()
 
     async def _adopt_metadata(self, _: Received, __: CallContext) -> bytes:
         raise InvalidRequestError(

@@ -413,7 +413,13 @@ def next_of(state: ClusterState, counter: str) -> CounterRecord:
 
 def eligible_nodes(state: ClusterState, live: Liveness) -> list[NodeRecord]:
     """Nodes that may get new replicas, by id."""
-    return [state.nodes[each] for each in sorted(state.nodes) if live.is_eligible(each)]
+    found = (state.nodes[each] for each in sorted(state.nodes) if live.is_eligible(each))
+    return [each for each in found if not each.is_drained]
+
+
+def drained_nodes(state: ClusterState) -> list[NodeId]:
+    """Nodes that a person wants empty, by id; up or not."""
+    return sorted(each.node_id for each in state.nodes.values() if each.is_drained)
 
 
 def node_infos(state: ClusterState, live: Liveness) -> list[NodeInfo]:

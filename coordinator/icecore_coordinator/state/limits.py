@@ -60,7 +60,7 @@ LIMITS: Final[tuple[Limit, ...]] = (
         "nodes",
         NODES_MAX,
         lambda state: len(state.nodes),
-        "icecore cluster forget-node takes out a node that is gone for good",
+        "icecore node remove takes out a node that is gone for good",
     ),
     Limit(
         "producer_names",

@@ -1,7 +1,7 @@
-"""The act of an operator by which a node that is gone for good leaves the cluster (R106).
+"""The acts of an operator by which a node is emptied (R115), and leaves the cluster (R106).
 
-Its record goes in one change. What the node was to hold or to delete is given up before, only when
-the operator says that its disk is gone, and segment by segment: whatever ends this in the middle,
+The record of a node goes in one change. Its copies and deletions are given up before, only when the
+operator says that its disk is gone, and segment by segment: whatever ends this in the middle,
 the node can still come back, or be forgotten by the next call.
 """
 
@@ -15,9 +15,11 @@ from icecore.model import NodeId, SegmentId
 from icecore.process.log import event
 from icecore_coordinator.decisions.node_removal import (
     check_disk_gone,
-    forget_node,
+    drain_node,
     give_up_copy,
     may_have_bytes,
+    remove_node,
+    undrain_node,
 )
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
@@ -41,6 +43,22 @@ class NodeRemoval:
         self._copies = ports.copies
         self._clock = ports.clock
 
+    async def drain(self, node_id: NodeId, *, undrain: bool, allow_fewer_copies: bool) -> None:
+        """Have a node emptied by all who look for something to move, or take that back.
+
+        Raises what ``drain_node`` and ``undrain_node`` raise.
+        """
+
+        def decision(state: ClusterState) -> Change:
+            if undrain:
+                return undrain_node(state, node_id)
+            return drain_node(state, self._live, node_id, allow_fewer_copies=allow_fewer_copies)
+
+        change = await self._ledger.decide(decision)
+        if change.puts:
+            name = "node_undrained" if undrain else "node_drained"
+            event(_log, logging.WARNING, name, node_id=node_id)
+
     async def forget(self, node_id: NodeId, *, is_disk_gone: bool) -> int:
         """Forget a node that is down and that no record names.
 
@@ -52,10 +70,10 @@ class NodeRemoval:
         Returns:
             How many copies were given up.
 
-        Raises what ``forget_node`` and ``check_disk_gone`` raise.
+        Raises what ``remove_node`` and ``check_disk_gone`` raise.
         """
         given_up = await self._give_up(node_id) if is_disk_gone else 0
-        await self._ledger.decide(lambda state: forget_node(state, self._live, node_id))
+        await self._ledger.decide(lambda state: remove_node(state, self._live, node_id))
         event(_log, logging.CRITICAL, "node_removed", node_id=node_id, copies=given_up)
         return given_up
 

@@ -247,7 +247,7 @@ class Admin:
         answer = await self._calls.call("AcceptDisk", request, admin_pb2.AcceptDiskResponse)
         return int(answer.last_copies)
 
-    async def forget_node(self, node_id: int, *, disk_gone: bool = False) -> int:
+    async def remove_node(self, node_id: int, *, disk_gone: bool = False) -> int:
         """Take a node that is gone for good out of the cluster.
 
         Args:
@@ -262,12 +262,41 @@ class Admin:
             InvalidRequestError: There is no such node, it is up, or it still holds something: the
                 error says what, and what to do.
         """
-        request = admin_pb2.ForgetNodeRequest(
+        request = admin_pb2.RemoveNodeRequest(
             node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX),
             disk_gone=checks.flag("disk_gone", disk_gone),
         )
-        answer = await self._calls.call("ForgetNode", request, admin_pb2.ForgetNodeResponse)
+        answer = await self._calls.call("RemoveNode", request, admin_pb2.RemoveNodeResponse)
         return int(answer.given_up_copies)
+
+    async def drain_node(self, node_id: int, *, allow_fewer_copies: bool = False) -> None:
+        """Have a node emptied: it gets nothing new, and other nodes take what it has.
+
+        ``describe_cluster`` shows what it still holds. May be repeated.
+
+        Args:
+            node_id: The node; it may be down.
+            allow_fewer_copies: Also where too few other nodes are left for the copies of a topic.
+
+        Raises:
+            InvalidRequestError: There is no such node, or too few others are left.
+        """
+        request = admin_pb2.DrainNodeRequest(
+            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX),
+            allow_fewer_copies=checks.flag("allow_fewer_copies", allow_fewer_copies),
+        )
+        await self._calls.call("DrainNode", request, admin_pb2.DrainNodeResponse)
+
+    async def undrain_node(self, node_id: int) -> None:
+        """Let a node get new segments again. May be repeated.
+
+        Raises:
+            InvalidRequestError: There is no such node.
+        """
+        request = admin_pb2.DrainNodeRequest(
+            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX), undrain=True
+        )
+        await self._calls.call("DrainNode", request, admin_pb2.DrainNodeResponse)
 
     async def adopt_metadata(
         self,

@@ -68,6 +68,8 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
                 DiskUsage(each.path, each.used_bytes, each.free_bytes, each.problem)
                 for each in node.disks
             ),
+            is_drained=node.drained,
+            held=node.held,
         )
         for node in answer.nodes
     )

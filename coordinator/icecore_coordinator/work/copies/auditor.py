@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from icecore.model import NodeId, NodeState, Segment, SegmentId, SegmentState
 from icecore.process.log import event
-from icecore_coordinator.state.cluster_state import eligible_nodes, next_of
+from icecore_coordinator.state.cluster_state import drained_nodes, eligible_nodes, next_of
 from icecore_coordinator.state.records import PartitionKey
 from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.segments.gains import ExpectedGains
@@ -95,7 +95,9 @@ class Auditor:
             for each in eligible_nodes(state, self._live)
             if self._is_ripe(each.node_id)
         ]
+        drained = frozenset(drained_nodes(state))
         is_calm = all(self._live.state_of(each) == NodeState.UP for each in state.nodes)
+        is_calm = is_calm and not drained
         found: list[tuple[Segment, str]] = []
         again: list[tuple[Segment, str]] = []
         # Of very many segments, with nothing to complain of, only those are looked at.
@@ -104,7 +106,8 @@ class Auditor:
             if len(found) >= count_max:
                 break
             segment = state.segments[segment_id].segment
-            if is_well and takers.issubset(segment.replicas):
+            is_led_by_drained = segment.leader in drained
+            if is_well and takers.issubset(segment.replicas) and not is_led_by_drained:
                 continue  # nobody could take the place of one that is away
             is_full = len(segment.replicas) == segment.settings.replication_factor
             is_fine = not self._unknown_replicas(segment) and not self._is_crowded(segment)
@@ -112,25 +115,33 @@ class Auditor:
                 continue
             if segment.state != SegmentState.ACTIVE or not self._rolling.is_due(segment_id):
                 continue
-            why = self._why_roll(segment, ripe)
+            why = self._why_roll(segment, ripe, drained)
             if why and state.leader_is_live(segment, self._live):
                 was_asked = self._rolling.was_tried(segment_id)
                 (again if was_asked else found).append((segment, why))
         again.sort(key=lambda each: self._rolling.due_ms(each[0].segment_id))
         return (found + again)[:count_max]
 
-    def _why_roll(self, segment: Segment, ripe: list[NodeId]) -> str:
+    def _why_roll(self, segment: Segment, ripe: list[NodeId], drained: frozenset[NodeId]) -> str:
         states = [self._live.state_of(each) for each in segment.replicas]
         others = [each for each in ripe if each not in segment.replicas]
-        stay = [each for each in segment.replicas if self._live.is_eligible(each)]
+        stay = [
+            each
+            for each in segment.replicas
+            if self._live.is_eligible(each) and each not in drained
+        ]
         if len(stay) + len(others) < segment.settings.min_insync_replicas:
             return ""
         if self._unknown_replicas(segment):
             return "unknown_replica"
         if self._is_crowded(segment):
             return "crowded_disk"
+        if segment.leader in drained:
+            return "drained_node"  # a successor with one copy less is made whole later
         if not others:
             return ""
+        if not drained.isdisjoint(segment.replicas):
+            return "drained_node"
         if NodeState.READ_ONLY in states:
             return "read_only"
         if sum(each != NodeState.DOWN for each in states) >= segment.settings.replication_factor:

@@ -156,7 +156,10 @@ class Repairer:
         return Repair(segment, donor, targets[tries // len(donors) % len(targets)])
 
     def _counts(self, node_id: NodeId) -> bool:
-        """Copies on nodes that are merely down count for a grace period."""
+        """Copies on nodes that are merely down count for a grace period, those on nodes that are to
+        be empty never: others take their place."""
+        if (record := self._ledger.state.nodes.get(node_id)) is not None and record.is_drained:
+            return False
         down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
         return down_ms is None or down_ms < self._timing.lost_replica_grace_ms
 

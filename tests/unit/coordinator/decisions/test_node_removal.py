@@ -16,15 +16,17 @@ from icecore_coordinator.decisions.node_changes import (
 )
 from icecore_coordinator.decisions.node_removal import (
     check_disk_gone,
-    forget_node,
+    drain_node,
     forget_unproved,
     give_up_copy,
     may_have_bytes,
     named_in,
+    remove_node,
     room_for_node,
+    undrain_node,
 )
 from icecore_coordinator.decisions.segment_changes import drop_prepared, remove_sealed_replica
-from icecore_coordinator.state.cluster_state import next_of
+from icecore_coordinator.state.cluster_state import drained_nodes, eligible_nodes, next_of
 from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.records import Change, updated_segment
 from tests.support.cluster_states import (
@@ -78,22 +80,22 @@ def give_up(state: Cluster, node_id: int) -> int:
 
 def test_a_node_that_nothing_names_is_forgotten(state: Cluster) -> None:
     add(state)
-    commit(state, forget_node(state, state.live, 4))
+    commit(state, remove_node(state, state.live, 4))
     assert 4 not in state.nodes and 4 not in state.tiers.urls
     with pytest.raises(InvalidRequestError, match="there is no node 4"):
-        forget_node(state, state.live, 4)
+        remove_node(state, state.live, 4)
 
 
 def test_its_incarnations_are_never_given_out_again(state: Cluster) -> None:
     add(state, incarnation=7)
-    commit(state, forget_node(state, state.live, 4))
+    commit(state, remove_node(state, state.live, 4))
     change, is_unknown = register(state, state.live, replace(NEWCOMER, incarnation=7))
     assert is_unknown, "nothing on its disk counts"
     assert issued_by(change) == 8
     commit(state, change)
     assert issued_by(register(state, state.live, NEWCOMER)[0]) == 9
     add(state, 5, incarnation=3)
-    commit(state, forget_node(state, state.live, 5))
+    commit(state, remove_node(state, state.live, 5))
     assert next_of(state, INCARNATIONS).next_value == 9, "the counter never goes back"
 
 
@@ -104,7 +106,7 @@ def test_a_node_that_is_up_stays(state: Cluster, status: dict[str, object]) -> N
     add(state)
     state.live.note(4, **status)
     with pytest.raises(InvalidRequestError, match="stop it"):
-        forget_node(state, state.live, 4)
+        remove_node(state, state.live, 4)
     with pytest.raises(InvalidRequestError, match="stop it"):
         check_disk_gone(state, state.live, 4, everywhere)
     with pytest.raises(ConflictError):
@@ -114,7 +116,7 @@ def test_a_node_that_is_up_stays(state: Cluster, status: dict[str, object]) -> N
 def test_a_replica_of_an_open_segment_stays(state: Cluster) -> None:
     down(state, 3)
     for check in (
-        lambda: forget_node(state, state.live, 3),
+        lambda: remove_node(state, state.live, 3),
         lambda: check_disk_gone(state, state.live, 3, everywhere),
     ):
         with pytest.raises(InvalidRequestError, match=r"1 segments .* not sealed.*topic roll"):
@@ -132,8 +134,10 @@ def closed(state: Cluster) -> None:
 
 def test_a_replica_of_a_sealed_segment_stays_while_its_disk_may_come_back(state: Cluster) -> None:
     closed(state)
-    with pytest.raises(InvalidRequestError, match=r"1 sealed segments.*--node-id 3 --disk-gone"):
-        forget_node(state, state.live, 3)
+    with pytest.raises(
+        InvalidRequestError, match=r"1 sealed segments.*icecore node remove 3 --disk-gone"
+    ):
+        remove_node(state, state.live, 3)
 
 
 def test_a_holder_stays_as_long_as_it_may_have_bytes(state: Cluster) -> None:
@@ -141,7 +145,7 @@ def test_a_holder_stays_as_long_as_it_may_have_bytes(state: Cluster) -> None:
     commit(state, remove_sealed_replica(state, 1, 3))
     assert not state.segments_of_node[3]
     with pytest.raises(InvalidRequestError, match="0 sealed segments, and 1 segments may have"):
-        forget_node(state, state.live, 3)
+        remove_node(state, state.live, 3)
 
 
 def test_so_does_one_that_is_to_delete_something(state: Cluster) -> None:
@@ -151,10 +155,10 @@ def test_so_does_one_that_is_to_delete_something(state: Cluster) -> None:
     record = state.deleted[dropped]
     commit(state, Change((replace(record, holders=(4,), version=record.version + 1),)))
     with pytest.raises(InvalidRequestError, match="1 segments may have bytes"):
-        forget_node(state, state.live, 4)
+        remove_node(state, state.live, 4)
     commit(state, give_up_copy(state, state.live, 4, dropped, everywhere, 0))
     assert state.deleted[dropped].holders == ()
-    commit(state, forget_node(state, state.live, 4))
+    commit(state, remove_node(state, state.live, 4))
 
 
 def test_so_does_one_that_uploads() -> None:
@@ -164,7 +168,7 @@ def test_so_does_one_that_uploads() -> None:
     tier = state.tiers.segments[attempt.segment_id]
     commit(state, Change((replace(tier, owner=4, version=tier.version + 1),)))
     with pytest.raises(InvalidRequestError, match="1 copies into object storage"):
-        forget_node(state, state.live, 4)
+        remove_node(state, state.live, 4)
 
 
 def test_holders_are_counted_however_records_change(state: Cluster) -> None:
@@ -196,7 +200,7 @@ def test_what_others_have_is_given_up(state: Cluster) -> None:
     assert segment(state).replicas == (1, 2) and state.segments[1].holders == (1, 2)
     assert 1 in state.thin, "it is repaired from now on"
     assert named_in(state, 3).is_nothing
-    commit(state, forget_node(state, state.live, 3))
+    commit(state, remove_node(state, state.live, 3))
 
 
 def test_an_order_to_drop_a_copy_goes_with_its_node(state: Cluster) -> None:
@@ -249,7 +253,7 @@ def full(state: Cluster) -> None:
 def test_a_cluster_of_nodes_that_are_up_or_hold_something_takes_no_more(state: Cluster) -> None:
     full(state)
     down(state, 3)  # it holds a replica
-    with pytest.raises(InvalidRequestError, match=r"at most 1000 nodes.*forget-node"):
+    with pytest.raises(InvalidRequestError, match=r"at most 1000 nodes.*icecore node remove"):
         room_for_node(state, state.live, 2000)
     assert room_for_node(state, state.live, 7) == Change(), "known nodes come as ever"
 
@@ -287,3 +291,36 @@ def test_nodes_that_were_never_up_make_room_first(state: Cluster) -> None:
     down(state, 500)
     change = room_for_node(state, state.live, 2000)
     assert [each.key for each in change.deletes] == ["node/00000500"]
+
+
+# --- nodes that are to be empty -------------------------------------------------------------------
+
+
+def test_a_drained_node_gets_nothing_new(state: Cluster) -> None:
+    add(state)
+    state.live.note(4, state=NodeState.UP, is_connected=True)
+    commit(state, drain_node(state, state.live, 2, allow_fewer_copies=False))
+    assert [each.node_id for each in eligible_nodes(state, state.live)] == [1, 3, 4]
+    assert drained_nodes(state) == [2]
+    assert not drain_node(state, state.live, 2, allow_fewer_copies=False).puts
+    commit(state, undrain_node(state, 2))
+    assert [each.node_id for each in eligible_nodes(state, state.live)] == [1, 2, 3, 4]
+    assert not undrain_node(state, 2).puts
+
+
+def test_no_node_is_drained_whose_copies_fit_nowhere(state: Cluster) -> None:
+    with pytest.raises(InvalidRequestError, match=r"2 other nodes .* topics with 3 copies"):
+        drain_node(state, state.live, 2, allow_fewer_copies=False)
+    commit(state, drain_node(state, state.live, 2, allow_fewer_copies=True))
+    down(state, 3)
+    commit(state, drain_node(state, state.live, 3, allow_fewer_copies=True))
+    with pytest.raises(InvalidRequestError, match="0 other nodes"):
+        drain_node(state, state.live, 1, allow_fewer_copies=True)
+
+
+@pytest.mark.parametrize("node_id", [0, 4, 1 << 40])
+def test_nobody_is_drained_who_is_not_there(state: Cluster, node_id: int) -> None:
+    with pytest.raises(InvalidRequestError, match="there is no node"):
+        drain_node(state, state.live, node_id, allow_fewer_copies=True)
+    with pytest.raises(InvalidRequestError, match="there is no node"):
+        undrain_node(state, node_id)

@@ -1,6 +1,7 @@
 """Properties of placement: where segments go, who leads, and that nothing moves without a gain."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,3 +125,12 @@ def test_node_whose_clock_is_off_leads_only_when_all_are() -> None:
     for node_id in state.nodes:
         state.live.note(node_id, is_clock_off=True)
     assert placer_on(state).place(3, replicas=(1, 2, 3), leader=2).leader == 2
+
+
+def test_a_drained_node_is_taken_where_a_segment_could_not_open_without_it() -> None:
+    state = cluster(["", "", ""])
+    state.apply(Change((replace(state.nodes[2], is_drained=True),)))
+    assert set(placer_on(state).place(3).nodes) == {1, 3}
+    place = placer_on(state).place(3, replicas=(2, 1, 3), leader=2, least=3)
+    assert set(place.nodes) == {1, 2, 3}
+    assert place.leader != 2

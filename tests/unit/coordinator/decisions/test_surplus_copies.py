@@ -18,7 +18,7 @@ from icecore_coordinator.decisions.segment_changes import (
     remove_sealed_replica,
 )
 from icecore_coordinator.decisions.surplus_copies import drop_surplus, keep_surplus
-from icecore_coordinator.state.records import Change, updated, updated_segment
+from icecore_coordinator.state.records import Change, SegmentRecord, updated, updated_segment
 from icecore_replication.digest import FullDigest
 from tests.support.cluster_states import (
     DIGEST,
@@ -199,3 +199,14 @@ def test_a_segment_that_is_deleted_meanwhile_goes_everywhere(state: Cluster) -> 
     commit(state, Change(deletes=(record,)))
     assert not state.dropping and not state.thick
     assert confirm_deletion(state, 1, [3]) == Change()
+
+
+def test_a_node_that_is_to_be_empty_drops_its_copy_first(state: Cluster) -> None:
+    for node_id in (1, 2, 3, FOURTH):
+        record = state.nodes[node_id]
+        drained = commit(state, Change((updated(record, is_drained=True),)))
+        [found] = drop_surplus(state, 1, everybody, everybody).puts
+        assert isinstance(found, SegmentRecord)
+        assert found.segment.surplus == (node_id,)
+        assert node_id not in found.segment.replicas
+        commit(state, Change((updated(drained.puts[0], is_drained=False),)))

@@ -320,7 +320,12 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
     },
     "roll_topic": {"name": wrong("text")},
     "accept_disk": {"node_id": wrong("one", "number of numpy")},
-    "forget_node": {"node_id": wrong("one", "number of numpy"), "disk_gone": wrong("true")},
+    "remove_node": {"node_id": wrong("one", "number of numpy"), "disk_gone": wrong("true")},
+    "drain_node": {
+        "node_id": wrong("one", "number of numpy"),
+        "allow_fewer_copies": wrong("true"),
+    },
+    "undrain_node": {"node_id": wrong("one", "number of numpy")},
     "adopt_metadata": {
         "dry_run": wrong("true"),
         "without_nodes": wrong("empty list", "list"),

@@ -20,7 +20,7 @@ from icecore_coordinator.decisions.segment_changes import (
 from icecore_coordinator.decisions.topic_changes import add_partitions, missing_partitions
 from icecore_coordinator.nodes.node_calls import RollAnswer
 from icecore_coordinator.state.cluster_state import ClusterState, Placement
-from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord
+from icecore_coordinator.state.records import Change, NodeRecord, SegmentRecord, updated
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.copies.auditor import Auditor
 from icecore_coordinator.work.copies.repairing import Repairer
@@ -34,6 +34,7 @@ from tests.support.cluster_states import (
     Cluster,
     commit,
     prepared_successor,
+    registered,
     sealing,
     segment,
 )
@@ -259,3 +260,36 @@ async def test_leaders_that_never_roll_keep_no_others_waiting(audited: Audited) 
                     seal_and_open(state, segment_id)
         audited.clock.now += 1_000
     assert {segment(state, each).leader for each in state.short} == {2}
+
+
+# --- nodes that are to be empty -------------------------------------------------------------------
+
+
+def drain(audited: Audited, node_id: int) -> None:
+    record = audited.state.nodes[node_id]
+    commit(audited.state, Change((updated(record, is_drained=True),)))
+
+
+def join_fourth(audited: Audited) -> None:
+    commit(audited.state, Change((registered(4, 14),)))
+    audited.streams[4] = audited.connect(4)
+
+
+@pytest.mark.parametrize("node_id", ALL)
+def test_active_segment_leaves_a_drained_node(audited: Audited, node_id: int) -> None:
+    drain(audited, node_id)
+    leader = segment(audited.state).leader
+    assert [why for _, why in audited.auditor.rolls()] == ["drained_node"] * (node_id == leader)
+    join_fourth(audited)
+    [(found, why)] = audited.auditor.rolls()
+    assert (found.segment_id, why) == (1, "drained_node")
+    assert not audited.auditor.must_recover(found)
+
+
+def test_drained_copies_are_made_elsewhere_before_they_go(audited: Audited) -> None:
+    seal_and_open(audited.state, 1)
+    drain(audited, 2)
+    assert audited.repairs() == []
+    join_fourth(audited)
+    [(segment_id, _, target)] = audited.repairs()
+    assert (segment_id, target) == (1, 4)

@@ -96,7 +96,7 @@ def test_an_older_answer_adds_what_was_not_known() -> None:
     assert (found.leader("t", 0), found.address(2)) == (1, "h:2")
 
 
-def test_an_older_answer_does_not_forget_nodes() -> None:
+def test_an_older_answer_does_not_remove_nodes() -> None:
     view = ClusterView().after(stamped(9, partition(3, 1)))
     older = stamped(8)
     older.ClearField("nodes")

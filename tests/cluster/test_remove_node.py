@@ -84,12 +84,14 @@ async def test_a_dead_node_is_forgotten_and_its_disk_is_a_new_one(cluster: Local
         await until_whole(admin)  # a copy that came late would not be given up
         before = {each.node.node_id: each.node for each in (await admin.describe_cluster()).nodes}
         with pytest.raises(InvalidRequestError, match="node 4 is UP"):
-            await admin.forget_node(4)
+            await admin.remove_node(4)
         cluster.kill_node(4)
-        assert "--node-id 4 --disk-gone" in await refusal(admin, "segments may have bytes there")
-        assert await admin.forget_node(4, disk_gone=True) > 0
+        assert "icecore node remove 4 --disk-gone" in await refusal(
+            admin, "segments may have bytes there"
+        )
+        assert await admin.remove_node(4, disk_gone=True) > 0
         with pytest.raises(InvalidRequestError, match="there is no node 4"):
-            await admin.forget_node(4)
+            await admin.remove_node(4)
         await until_whole(admin)
         assert [each.node.node_id for each in (await admin.describe_cluster()).nodes] == [1, 2, 3]
     cluster.kill_coordinator()
@@ -110,7 +112,7 @@ async def refusal(admin: Admin, wanted: str) -> str:
     async with asyncio.timeout(60):
         while True:
             with pytest.raises(InvalidRequestError) as error:
-                await admin.forget_node(4)
+                await admin.remove_node(4)
             if wanted in error.value.message:
                 return error.value.message
             assert any(
