@@ -24,8 +24,8 @@ from typing import IO, Self
 from icecore import extras
 from icecore.client import checks
 from icecore.errors import ConfigurationError, UnavailableError
-from icecore.process import child_settings, launch
-from icecore.process.child_settings import ServerSettings
+from icecore.process import launch
+from icecore.process.launch import ServerSettings
 
 HOST = "127.0.0.1"
 METRICS_PORT_OFFSET = 100
@@ -274,7 +274,7 @@ class LocalCluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,  # not the caller's, which may go away or hold anything
-                env=child_settings.environment(section, self._settings[section]),
+                env=launch.environment(section, self._settings[section]),
             )
         member.expected_to_run = True
         self._write_pids()
@@ -336,7 +336,7 @@ class LocalCluster:
 
     def _write_settings(self) -> None:
         if any(self._settings.values()):
-            (self.folder / "icecore.toml").write_text(child_settings.as_toml(self._settings))
+            (self.folder / "icecore.toml").write_text(launch.as_toml(self._settings))
 
     # --- the folder -----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from icecore.dev import LocalCluster
-from icecore.process.child_settings import ServerSettings, as_toml, environment
+from icecore.process.launch import ServerSettings, as_toml, environment
 from icecore.process.settings import load
 from icecore_coordinator.config import CoordinatorSettings
 from icecore_coordinator.timing import Timing
