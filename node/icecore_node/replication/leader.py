@@ -18,9 +18,8 @@ from icecore.codec.batch import BatchHeader
 from icecore.errors import IcecoreError
 from icecore.model import Acks, Epoch, NodeId, Segment, SegmentId
 from icecore.process.log import event
-from icecore.rpc.methods import REPLICATION
 from icecore.topic_settings import FlushMode
-from icecore.v1 import coordinator_pb2, replication_pb2
+from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
 from icecore_node.identity.lease import Lease
 from icecore_node.identity.node_report import LedLog, NodeReport
@@ -31,13 +30,12 @@ from icecore_node.replica.life import RoleEnded
 from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
 from icecore_node.replication.leader_ticks import LeaderTicks
+from icecore_node.replication.seal_digests import ask_digests, own_digests
 from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication import effects, inputs
 from icecore_replication.leader import LeaderCore, LeaderLimits, LeaderStart
 
 _log = logging.getLogger(__name__)
-
-SEAL_PREPARE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,6 @@ class Leader:
             on_record: Told of each record that the coordinator answers with.
         """
         self._context = context = parts.context
-        self._identity = context.identity
         self._coordinator = parts.coordinator
         self._news = parts.news
         self._damage = parts.damage
@@ -425,59 +422,12 @@ class Leader:
             self.feed(inputs.SuccessorPrepared(successor))
 
     async def _collect_digests(self, effect: effects.CollectSealDigests) -> None:
-        digests = await self._own_digests()
-        others = [node for node in effect.nodes if node != self._identity.node_id]
-        answers = await asyncio.gather(
-            *(self._ask_digest(node, effect.end_offset) for node in others)
-        )
-        digests.update(
-            (node, answer)
-            for node, answer in zip(others, answers, strict=True)
-            if answer is not None
-        )
+        node_id = self._context.identity.node_id
+        own = await own_digests(self.replica, self)
+        digests = {} if own is None else {node_id: own}  # without its own no leader seals
+        others = [each for each in effect.nodes if each != node_id]
+        digests |= await ask_digests(self._context, self.segment, effect.end_offset, others)
         self.feed(inputs.SealDigests(effect.end_offset, digests))
-
-    async def _own_digests(self) -> dict[NodeId, tuple[bytes, bytes]]:
-        """Return this node's digests of log and producers; empty when the log could not be synced:
-        then the seal is given up."""
-        replica = self.replica
-        try:
-            await replica.log.stay_synced()
-        except IcecoreError as error:
-            segment_id = replica.segment_id
-            event(_log, logging.WARNING, "not_synced", segment_id=segment_id, error=error)
-            return {}
-        if replica.role is not self:
-            return {}
-        return {self._identity.node_id: (replica.log.tail.digest, replica.log.producers.digest())}
-
-    async def _ask_digest(self, node_id: NodeId, end_offset: int) -> tuple[bytes, bytes] | None:
-        request = replication_pb2.SealPrepareRequest(
-            cluster_id=self._identity.cluster_id,
-            segment_id=self.replica.segment_id,
-            epoch=self.segment.epoch,
-            end_offset=end_offset,
-            node_id=node_id,
-        )
-        try:
-            body = await self._context.net.call(
-                self._context.peers.address(node_id),
-                REPLICATION["SealPrepare"],
-                request.SerializeToString(),
-                timeout_s=SEAL_PREPARE_TIMEOUT_S,
-            )
-        except IcecoreError as error:
-            event(
-                _log,
-                logging.WARNING,
-                "no_seal_digest",
-                segment_id=self.replica.segment_id,
-                node_id=node_id,
-                error=error,
-            )
-            return None
-        answer = replication_pb2.SealPrepareResponse.FromString(bytes(body))
-        return answer.seal_digest, answer.producer_digest
 
     async def _send_seal(self, effect: effects.SendSeal) -> None:
         segment, replica = self.segment, self.replica
