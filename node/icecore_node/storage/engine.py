@@ -376,39 +376,6 @@ class LogSalvage(Protocol):
         ...
 
 
-class SealedCopy(Protocol):
-    """A sealed log that is on its way to the engine of sealed logs. Used by one thread."""
-
-    def append(self, data: bytes) -> None:
-        """The next batches, whole."""
-        ...
-
-    def sync(self) -> None:
-        """All are there: make them durable. Nobody sees them yet."""
-        ...
-
-    def finish(self, remember: Callable[[LogEnd], None]) -> None:
-        """Put the log in its place, durably, and use it; ``remember`` is told where it ends, and
-        when it raises the log is not used. What lay in that place was not in use, and goes.
-
-        Raises:
-            NotAsSealed: What was copied is not what was sealed.
-        """
-        ...
-
-    def abandon(self) -> None:
-        """Leave nothing of it, unless it was finished. Never fails."""
-        ...
-
-
-class SealedLogs(Protocol):
-    """Takes sealed logs of other engines."""
-
-    def receive(self, log: KnownLog) -> SealedCopy:
-        """Begin a copy; what is left of an earlier one goes."""
-        ...
-
-
 class Engine(Protocol):
     """All logs of one node that this engine keeps."""
 

@@ -9,9 +9,9 @@ start (``LogSalvage.strays``). Reads go by the record, so they find one whole lo
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from icecore.errors import SHORTAGES, IcecoreError, StorageError
 from icecore.model import SegmentId
@@ -20,12 +20,45 @@ from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
 from icecore_node.storage.control.replica_location import engine_of
-from icecore_node.storage.engine import LogEnd, NotAsSealed, SealedCopy, SealedLogs
+from icecore_node.storage.engine import KnownLog, LogEnd, NotAsSealed
 from icecore_node.storage.placement import DiskPlacement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 STEP_BYTES: Final = 4 << 20
 _log = logging.getLogger(__name__)
+
+
+class SealedCopy(Protocol):
+    """A sealed log that is on its way to the engine of sealed logs. Used by one thread."""
+
+    def append(self, data: bytes) -> None:
+        """The next batches, whole."""
+        ...
+
+    def sync(self) -> None:
+        """All are there: make them durable. Nobody sees them yet."""
+        ...
+
+    def finish(self, remember: Callable[[LogEnd], None]) -> None:
+        """Put the log in its place, durably, and use it; ``remember`` is told where it ends, and
+        when it raises the log is not used. What lay in that place was not in use, and goes.
+
+        Raises:
+            NotAsSealed: What was copied is not what was sealed.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing of it, unless it was finished. Never fails."""
+        ...
+
+
+class SealedLogs(Protocol):
+    """Takes sealed logs of other engines."""
+
+    def receive(self, log: KnownLog) -> SealedCopy:
+        """Begin a copy; what is left of an earlier one goes."""
+        ...
 
 
 @dataclass(slots=True)

@@ -35,8 +35,8 @@ from icecore_node.storage.control.control_store import (
 from icecore_node.storage.control.replica_location import FIRST_DISK
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
-from icecore_node.storage.engine import AppendRequest, Engine, FoundLog, LogEnd, LogTail, SealedLogs
-from icecore_node.storage.hand_over import HandOver
+from icecore_node.storage.engine import AppendRequest, Engine, FoundLog, LogEnd, LogTail
+from icecore_node.storage.hand_over import HandOver, SealedLogs
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_catalog import ReplicaCatalog, unusable
 from icecore_node.storage.replica_creation import ReplicaCreation
