@@ -26,8 +26,7 @@ from icecore.codec.columns import (
     hash_keys,
     now_ms,
 )
-from icecore.codec.hashes import header_hashes
-from icecore.codec.key_hashing import hash_alike
+from icecore.codec.hashes import hash_alike, header_hashes
 from icecore.codec.record import Parts, bits_of, finish
 from icecore.errors import InvalidRequestError
 

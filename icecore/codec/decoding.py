@@ -51,8 +51,7 @@ from icecore.codec.columns import (
     ListColumn,
     all_valid,
 )
-from icecore.codec.hashes import header_hashes
-from icecore.codec.key_hashing import hash_column
+from icecore.codec.hashes import hash_column, header_hashes
 from icecore.errors import (
     BatchTooLargeError,
     CorruptBatchError,

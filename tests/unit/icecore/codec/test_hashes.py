@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from icecore.codec.arrow import hash_of_keys
 from icecore.codec.columns import BinaryColumn, hash_keys, key_hash
-from icecore.codec.key_hashing import hash_alike, hash_column
+from icecore.codec.hashes import hash_alike, hash_column
 
 
 def column(keys: list[bytes | None]) -> BinaryColumn:
