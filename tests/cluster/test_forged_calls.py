@@ -5,6 +5,7 @@ versions. One message or a few must not cost a record, nor a partition its servi
 """
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from icecore.v1 import coordinator_pb2 as pb
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 from tests.stranger import FORGED, NOBODY, Known, Stranger
 from tests.support.clusters import NODES, kill_together, running
+from tests.support.waiting import until
 
 RECORDS = 150
 ABSURD = (1 << 63) - 1
@@ -379,3 +381,46 @@ async def test_a_disk_with_last_copies_is_given_up_by_a_person(own_cluster: Loca
         assert await admin.accept_disk(1) == 1
         cluster.start_node(1)
         assert len((await admin.describe_cluster()).nodes) == 3
+
+
+@pytest.mark.parametrize("is_same_cluster", [False, True])
+async def test_a_stranger_suspends_an_empty_coordinator_and_a_person_goes_on(
+    tmp_path: Path, is_same_cluster: bool
+) -> None:
+    """It can't be told from the first node of the cluster whose store is lost. With the word of a
+    person nobody is believed who claims that."""
+    net = GrpcNet()
+    try:
+        with running(LocalCluster(tmp_path / "cluster", NODES)) as cluster:
+            kill_together(cluster, range(1, NODES + 1))
+            cluster.kill_coordinator()
+            for folder in ("coordinator", *(f"node-{each}" for each in range(1, NODES + 1))):
+                shutil.rmtree(cluster.folder / folder)
+            await asyncio.to_thread(cluster.start_coordinator)
+            stranger = Stranger(net, cluster.bootstrap)
+            async with Admin(cluster.bootstrap) as admin:
+                ours = (await admin.describe_cluster()).cluster_id
+            known = Known(ours if is_same_cluster else b"x" * 16, 1, pb.SegmentAssignment(), [], {})
+
+            async def claim() -> str:
+                if is_same_cluster:  # it joins, and then says that it heard of more
+                    incarnation, _ = await stranger.register(known, 9, protocol_version=4)
+                    await stranger.heartbeat(known, 9, incarnation, disk_id=FORGED[:16])
+                claimed = {"protocol_version": 4, "metadata_revision": 1 << 30}
+                _, error = await stranger.register(known, 9, **claimed)
+                return str(error)
+
+            assert "icecore cluster adopt" in await claim()
+            await until(lambda: "metadata_suspended" in cluster.coordinator.log_tail(100), 30)
+            cluster.kill_coordinator()
+            cluster.coordinator.extra.append("--new-cluster")
+            await asyncio.to_thread(cluster.start_coordinator)
+            assert await claim() != "None", "it is refused"
+            for node_id in range(1, NODES + 1):
+                await asyncio.to_thread(cluster.start_node, node_id)
+            await create(cluster.bootstrap, "t", partitions=1)
+            acked = await produce(cluster.bootstrap, "t", numbered(0, RECORDS))
+            await claim()
+            assert await read_all(cluster.bootstrap, "t") == acked
+    finally:
+        await net.close()

@@ -177,16 +177,17 @@ class HeardRevision:
     revision: int
 
 
-def is_known_disk(state: ClusterState, told: HeardRevision) -> bool:
+def is_known_disk(state: ClusterState, told: HeardRevision, *, is_new_cluster: bool) -> bool:
     """Return whether a node proves who it is: no client can ask for the id of a disk. One word of a
     stranger must not end a coordinator. Anybody can register a new node with a disk id of his own;
     but no segment opens on it unless it answers the order to open. Metadata without a segment give
-    nothing to lose by a stranger, and may be a copy of before the first topic."""
+    nothing to lose by a stranger, and may be a copy of before the first topic: so any node counts
+    there, unless a person has said that this ``is_new_cluster``."""
     known = state.nodes.get(told.node_id)
     if known is None or known.disk_id != told.disk_id:
         return False
     if not state.segments:
-        return True
+        return not is_new_cluster
     listed = (state.segments[each] for each in state.segments_of_node.get(told.node_id, ()))
     return not all(map(is_prepared, listed))
 

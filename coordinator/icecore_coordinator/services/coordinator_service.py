@@ -153,7 +153,7 @@ class CoordinatorService:
         try:
             check_heard_revision(state, told)
         except UnavailableError as error:
-            if is_known_disk(state, told):
+            if is_known_disk(state, told, is_new_cluster=self._is_new_cluster):
                 self._ledger.suspend(error)
             else:
                 event(

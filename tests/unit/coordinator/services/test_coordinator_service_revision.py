@@ -43,7 +43,7 @@ class Ports:
         raise UnavailableError("enough was seen")
 
 
-def service(ports: Ports) -> CoordinatorService:
+def service(ports: Ports, *, is_new_cluster: bool = False) -> CoordinatorService:
     nothing = cast(Any, None)
     return CoordinatorService(
         cast(Any, ports),
@@ -54,6 +54,7 @@ def service(ports: Ports) -> CoordinatorService:
         sealing=nothing,
         naming=nothing,
         tiered=nothing,
+        is_new_cluster=is_new_cluster,
     )
 
 
@@ -146,3 +147,25 @@ async def test_a_number_that_no_store_can_have_ends_nobody() -> None:
     with pytest.raises(InvalidRequestError, match="no metadata store has revision"):
         await service(ports).register(registers(ports, 1 << 60), CALL)
     assert not ports.ended
+
+
+@pytest.mark.parametrize("is_new_cluster", [False, True])
+async def test_a_person_says_that_metadata_without_segments_are_a_new_cluster(
+    is_new_cluster: bool,
+) -> None:
+    """A stranger joined as a node, and claims more. Nothing is lost while it waits for a person."""
+    ports = Ports()
+    ports.state.segments.clear()
+    with pytest.raises(UnavailableError, match="older copy"):
+        await service(ports, is_new_cluster=is_new_cluster).register(
+            registers(ports, REVISION + 1), CALL
+        )
+    assert bool(ports.ended) is not is_new_cluster
+
+
+async def test_where_there_are_segments_the_newest_store_is_wanted_whatever_a_person_said() -> None:
+    """The word was about an empty store; it may stay in the settings for ever."""
+    ports = Ports()
+    with pytest.raises(UnavailableError, match="older copy"):
+        await service(ports, is_new_cluster=True).register(registers(ports, REVISION + 1), CALL)
+    assert ports.ended
