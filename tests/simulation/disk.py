@@ -36,6 +36,8 @@ class DiskFaults:
     """The disk faults that are about to happen; the world sets these."""
 
     capacity_bytes: int = UNLIMITED_BYTES
+    stuck_space: tuple[int, int] | None = None
+    """(used, free) bytes that it shows whatever is deleted; None = those that are true."""
     failing_syncs: int = 0
     """Number of the next fdatasync calls that fail, with the pages marked clean."""
     failed_syncs: int = 0
@@ -361,6 +363,8 @@ class SimFileSystem:
 
     def space(self) -> tuple[int, int]:
         """(used, free) bytes."""
+        if self.disk.faults.stuck_space is not None:
+            return self.disk.faults.stuck_space
         used = self.disk.used_bytes()
         return used, max(0, self.disk.faults.capacity_bytes - used)
 

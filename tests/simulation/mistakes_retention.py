@@ -5,7 +5,7 @@ from unittest import mock
 
 from icecore.client.consume.reader import Reader
 from icecore.model import SegmentState
-from icecore_coordinator.decisions import retention
+from icecore_coordinator.decisions import reclaim_steps, retention
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey, PartitionRecord, drop, updated
 from icecore_coordinator.work import retention as work
@@ -84,3 +84,13 @@ def young_segments_go() -> Mistake:
         return retention.RetentionVerdict(max(verdict.start_offset, partition.next_base_offset))
 
     return patch(retention, "verdict", wrong)
+
+
+def room_is_made_at_once() -> Mistake:
+    """R105: a wish for room is met in one step, however much it asks for."""
+    return patch(reclaim_steps, "STEP_SHARE", 1)
+
+
+def room_is_made_for_ever() -> Mistake:
+    """R105: nobody looks whether what has gone made room."""
+    return patch(reclaim_steps, "_refusal", lambda *_: "")

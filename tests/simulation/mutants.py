@@ -131,6 +131,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(retention.young_segments_go, "records_expire"),
     Mutant(retention.skipped_in_silence, "records_expire"),
     Mutant(retention.any_topic_gives_room, "disks_fill"),
+    Mutant(retention.room_is_made_at_once, "disk_seems_full"),
+    Mutant(retention.room_is_made_for_ever, "disk_seems_full"),
     Mutant(tiering.published_without_proof, "segments_are_tiered"),
     Mutant(tiering.copies_leave_first, "segments_are_tiered"),
     Mutant(tiering.metadata_are_believed, "bucket_emptied"),

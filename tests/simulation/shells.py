@@ -11,6 +11,7 @@ from unittest import mock
 
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore.topic_settings import SETTINGS
+from icecore_coordinator.config import RECLAIM_SLACK_BYTES
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
@@ -67,6 +68,7 @@ class Knobs:
     """Latency of the slowest links."""
     tail_cache_bytes: int = 64 * 1024
     credit_bytes: int = 64 * 1024
+    reclaim_slack_bytes: int = RECLAIM_SLACK_BYTES
 
 
 @dataclass(slots=True)
@@ -203,7 +205,9 @@ def make_coordinator(
     *, store: MetadataStore, clock: Clock, rng: Rng, net: Net, knobs: Knobs
 ) -> Coordinator:
     """A coordinator process without the process."""
-    return Coordinator(net, store, clock, rng, timing(knobs))
+    return Coordinator(
+        net, store, clock, rng, timing(knobs), reclaim_slack_bytes=knobs.reclaim_slack_bytes
+    )
 
 
 def make_suspended(*, store: MetadataStore, rng: Rng, net: Net, why: str) -> SuspendedCoordinator:
