@@ -543,6 +543,9 @@ class HeartbeatResponse(_message.Message):
     STORE_ID_FIELD_NUMBER: _builtins.int
     FORGOTTEN_STORE_ID_FIELD_NUMBER: _builtins.int
     DELETED_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
+    CHANGED_NODES_FIELD_NUMBER: _builtins.int
+    GONE_NODE_IDS_FIELD_NUMBER: _builtins.int
+    NODES_VERSION_FIELD_NUMBER: _builtins.int
     coordinator_epoch: _builtins.int
     sequence: _builtins.int
     """of the request answered; 0 = a push"""
@@ -564,6 +567,8 @@ class HeartbeatResponse(_message.Message):
     """node uses no other one; empty = none is known
     of the one that a person gave up: no node misses it
     """
+    nodes_version: _builtins.int
+    """counts lists and changes of nodes on this stream (R113)"""
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentAssignment]: ...
     @_builtins.property
@@ -586,6 +591,14 @@ class HeartbeatResponse(_message.Message):
     def deleted_producer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """their names were deleted: leaders know them no more"""
 
+    @_builtins.property
+    def changed_nodes(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.NodeInfo]:
+        """since the nodes_version before; none beside nodes"""
+
+    @_builtins.property
+    def gone_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """likewise: there are no such nodes any more"""
+
     def __init__(
         self,
         *,
@@ -603,10 +616,13 @@ class HeartbeatResponse(_message.Message):
         store_id: _builtins.bytes = ...,
         forgotten_store_id: _builtins.bytes = ...,
         deleted_producer_ids: _abc.Iterable[_builtins.int] | None = ...,
+        changed_nodes: _abc.Iterable[_common_pb2.NodeInfo] | None = ...,
+        gone_node_ids: _abc.Iterable[_builtins.int] | None = ...,
+        nodes_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "deleted_producer_ids", b"deleted_producer_ids", "forgotten_store_id", b"forgotten_store_id", "full", b"full", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "store_id", b"store_id", "topics_version", b"topics_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "changed_nodes", b"changed_nodes", "coordinator_epoch", b"coordinator_epoch", "delete_segment_ids", b"delete_segment_ids", "deleted_producer_ids", b"deleted_producer_ids", "forgotten_store_id", b"forgotten_store_id", "full", b"full", "gone_node_ids", b"gone_node_ids", "may_leave", b"may_leave", "metadata_revision", b"metadata_revision", "nodes", b"nodes", "nodes_version", b"nodes_version", "partitions", b"partitions", "producer_fences", b"producer_fences", "sequence", b"sequence", "store_id", b"store_id", "topics_version", b"topics_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,13 +3,18 @@
 A leads, B follows, C lags; a quorum of A and B acks. All lose power, the coordinator too, and B
 comes back with an older copy of its disk (of the whole of it, or of one log) while A is still
 away. With B's short log and C's a quorum would decide. Roles are those of ``directed``.
+
+In another world nodes hear late, twice or not at all what has changed of the others.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 
 from icecore.model import Acks, SegmentState
+from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.nodes.node_pushes import Outbox, Pushes
 from icecore_node.storage.segment_engine.segment_names import file_name
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.directed import LOOK_S, PATIENCE_S, cut, plan, record, roles, until
@@ -144,15 +149,57 @@ async def _second_then_leader(world: World, leader: str, second: str) -> None:
     await asyncio.sleep(1.0)
 
 
+def pushes_are_lost_plan(seed: int) -> Plan:
+    """Nothing else goes wrong than what its faults do."""
+    return plan("pushes_are_lost")
+
+
+async def pushes_are_lost(scene: Scene, fault: Fault) -> None:
+    """Each node is killed and comes back as another incarnation. One message in three about changed
+    nodes is lost meanwhile, and another one comes twice."""
+    world, real = scene.world, Pushes.next_message
+    repeated: dict[int, pb.HeartbeatResponse] = {}
+    count = 0
+
+    def next_message(pushes: Pushes, outbox: Outbox) -> pb.HeartbeatResponse:
+        nonlocal count
+        again = repeated.pop(id(outbox), None)
+        if again is not None:
+            outbox.wake.set()
+            return again
+        message = real(pushes, outbox)
+        if message.changed_nodes or message.gone_node_ids:
+            count += 1
+            if count % 3 == 0:
+                world.count_fault("push_lost")
+                outbox.wake.set()
+                return real(pushes, outbox)
+            if count % 3 == 1:
+                world.count_fault("push_repeated")
+                repeated[id(outbox)] = message
+                outbox.wake.set()
+        return message
+
+    leader, followers = await roles(world)
+    with mock.patch.object(Pushes, "next_message", next_message):
+        for name in (*followers, leader):
+            world.kill(name)
+            await asyncio.sleep(PATIENCE_S)
+            world.start(name)
+            await asyncio.sleep(PATIENCE_S)
+
+
 PLANS: dict[str, Callable[[int], Plan]] = {
     "early_fence": early_fence_plan,
     "live_snapshot": live_snapshot_plan,
     "log_restored": log_restored_plan,
     "young_snapshot": young_snapshot_plan,
+    "pushes_are_lost": pushes_are_lost_plan,
 }
 KINDS = (
     Kind("early_fence", early_fence),
     Kind("live_snapshot", live_snapshot),
     Kind("log_restored", log_restored),
     Kind("young_snapshot", young_snapshot),
+    Kind("pushes_are_lost", pushes_are_lost),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from icecore.errors import NotCoordinatorError, UnavailableError
 from icecore.rpc.ports import UnaryHandler
+from icecore.v1 import coordinator_pb2
 from icecore_coordinator.decisions.adoption import adopt, partition_chain
 from icecore_coordinator.decisions.node_changes import Registration, register
 from icecore_coordinator.ledger import Ledger
@@ -19,6 +20,7 @@ from icecore_coordinator.state.records import Change, CounterRecord
 from icecore_coordinator.work import admission
 from icecore_node.context import Identity
 from icecore_node.membership.registration import Gate
+from icecore_node.membership.updates import Updates
 from tests.simulation.mistakes import Mistake, patch
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
 
@@ -117,3 +119,20 @@ def only_seals_come_back() -> Iterator[None]:
     """R109: what is not sealed counts for nothing when metadata are adopted."""
     with patch(partition_chain._Log, "_tail", lambda *_: None):
         yield
+
+
+def changes_of_nodes_are_lost() -> Mistake:
+    """R113: a message has changes of nodes, and its node takes none of them."""
+    take = Updates._take_nodes
+
+    def wrong(self: Updates, update: coordinator_pb2.HeartbeatResponse) -> None:
+        if update.nodes:
+            take(self, update)
+        self._nodes_version = update.nodes_version
+
+    return patch(Updates, "_take_nodes", wrong)
+
+
+def lost_changes_of_nodes_are_passed_over() -> Mistake:
+    """R113: a node goes on without a change of nodes that was lost."""
+    return patch(Updates, "_check_nodes_version", lambda *_: None)

@@ -98,6 +98,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(registry.log_may_go_back, "log_restored"),
     Mutant(registry.lost_answer_is_refusal, "swarm", first=347, is_rare=True),
     Mutant(registry.watermarks_forgotten, "young_snapshot"),
+    Mutant(registry.changes_of_nodes_are_lost, "smoke"),
+    Mutant(registry.lost_changes_of_nodes_are_passed_over, "pushes_are_lost"),
     Mutant(registry.metadata_may_go_back, "older_metadata"),
     Mutant(registry.adopted_ids_are_given_out_again, "adopted_metadata"),
     Mutant(registry.only_seals_come_back, "adopted_metadata"),

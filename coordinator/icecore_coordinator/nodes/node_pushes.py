@@ -1,7 +1,9 @@
 """A queue of changes for each connected node, and the messages that tell them.
 
 A committed change is queued by key for the nodes that it concerns. A message has the record as it
-is when the message is sent. A stream begins with everything that its node holds or is listed for.
+is when the message is sent. A stream begins with everything that its node holds or is listed for,
+and with all nodes. Later only nodes that have changed are told (R113): where each of a thousand
+nodes heard of all others at each change of one, the last ones to hear did so much later.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from icecore.model import NodeId, ProducerId, SegmentId
+from icecore.model import NodeId, NodeInfo, ProducerId, SegmentId
 from icecore.process.log import event
 from icecore.rpc.convert import node_to_proto, segment_to_proto
 from icecore.rpc.ports import ServerStream
@@ -37,6 +39,8 @@ _log = logging.getLogger(__name__)
 ITEMS_PER_PUSH = 500
 """Most items of each kind in one message, also in the first one. However many replicas a node
 holds, neither loop works on one message for longer than some ten milliseconds."""
+NODE_CHANGES_VERSION = 5
+"""Protocol version from which on nodes take changes of nodes; older ones get all of them."""
 
 
 @dataclass(kw_only=True)
@@ -51,7 +55,11 @@ class Outbox:
     answer: int = 0
     """Sequence of the newest heartbeat that was not answered yet."""
     is_full: bool = True
-    nodes: bool = True
+    is_nodes_due: bool = True
+    """All nodes are to be told."""
+    nodes: dict[NodeId, None] = field(default_factory=dict)
+    """Those that have changed, or are gone, since they were told."""
+    nodes_version: int = 0
     may_leave: bool = False
     segments: dict[SegmentId, None] = field(default_factory=dict)
     deletes: dict[SegmentId, None] = field(default_factory=dict)
@@ -63,7 +71,7 @@ class Outbox:
     @property
     def has_more(self) -> bool:
         """Return whether the last message had no room for all of it."""
-        return bool(self.segments or self.deletes or self.partitions)
+        return bool(self.segments or self.deletes or self.partitions or self.nodes)
 
 
 class Pushes:
@@ -76,6 +84,10 @@ class Pushes:
         self._topics_version = topics_version
         self._live = live
         self._outboxes: dict[NodeId, Outbox] = {}
+        self._nodes: dict[NodeId, NodeInfo] = {}
+        """All nodes, as they are queued."""
+        self._is_stale = True
+        """Nodes may have changed since."""
 
     def open(self, node_id: NodeId, held: Collection[SegmentId]) -> Outbox:
         """A stream begins; its first message says everything.
@@ -98,9 +110,20 @@ class Pushes:
 
     def nodes_changed(self) -> None:
         """Tell all nodes who is up, and where."""
+        self._is_stale = True
         for outbox in self._outboxes.values():
-            outbox.nodes = True
             outbox.wake.set()
+
+    def _queue_nodes(self) -> None:
+        """Queue the nodes that have changed. Several changes of one turn are found at once."""
+        if not self._is_stale:
+            return
+        self._is_stale, before = False, self._nodes
+        self._nodes = {each.node_id: each for each in node_infos(self._state, self._live)}
+        changed = [each for each, info in self._nodes.items() if before.get(each) != info]
+        changed += [each for each in before if each not in self._nodes]
+        for outbox in self._outboxes.values():
+            outbox.nodes.update(dict.fromkeys(changed))
 
     def let_leave(self, node_id: NodeId) -> None:
         """Tell a draining node that nobody needs it any more."""
@@ -180,10 +203,7 @@ class Pushes:
             outbox.is_full = False
             message.full = True
             self._queue_everything(outbox)
-        if outbox.nodes:
-            outbox.nodes = False
-            infos = node_infos(self._state, self._live)
-            message.nodes.extend(node_to_proto(each) for each in infos)
+        self._add_nodes(message, outbox)
         message.deleted_producer_ids.extend(outbox.deleted_names)
         outbox.deleted_names.clear()
         for name in outbox.fences:
@@ -205,6 +225,22 @@ class Pushes:
             if partition is not None:
                 message.partitions.append(self._progress(partition))
         return message
+
+    def _add_nodes(self, message: pb.HeartbeatResponse, outbox: Outbox) -> None:
+        self._queue_nodes()
+        known = self._state.nodes.get(outbox.node_id)
+        is_old = known is not None and known.protocol_version < NODE_CHANGES_VERSION
+        if outbox.is_nodes_due or (is_old and outbox.nodes):
+            outbox.is_nodes_due = False
+            outbox.nodes.clear()
+            outbox.nodes_version += 1
+            message.nodes.extend(map(node_to_proto, self._nodes.values()))
+        elif changed := _taken(outbox.nodes):
+            outbox.nodes_version += 1
+            there = [self._nodes[each] for each in changed if each in self._nodes]
+            message.changed_nodes.extend(map(node_to_proto, there))
+            message.gone_node_ids.extend(each for each in changed if each not in self._nodes)
+        message.nodes_version = outbox.nodes_version
 
     def _queue_everything(self, outbox: Outbox) -> None:
         state, node_id = self._state, outbox.node_id

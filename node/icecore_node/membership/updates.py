@@ -6,6 +6,7 @@ Each message is split here, and each part goes to the component that it concerns
 
 from collections.abc import Callable
 
+from icecore.errors import UnavailableError
 from icecore.model import CoordinatorEpoch, NodeId, ProducerEpoch, ProducerId, Segment, SegmentId
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2
@@ -49,10 +50,16 @@ class Updates:
         self._delete_later = delete_later
         self._drop_surplus = drop_surplus
         self._following = following
+        self._nodes_version = 0
+        """The one of the stream's last message about nodes."""
 
     def take(self, update: coordinator_pb2.HeartbeatResponse) -> None:
-        """Producers' fences, peers, assignments, partitions and delete intents."""
+        """Producers' fences, peers, assignments, partitions and delete intents.
+
+        Raises UnavailableError when a change of nodes was lost: the next stream begins with all.
+        """
         context = self._context
+        self._check_nodes_version(update)
         context.identity.hear(CoordinatorEpoch(update.coordinator_epoch), update.metadata_revision)
         if update.full:  # it has all names (R112)
             named = {ProducerId(each.producer_id) for each in update.producer_fences}
@@ -62,13 +69,7 @@ class Updates:
             context.producer_fences.fence(
                 ProducerId(fence.producer_id), ProducerEpoch(fence.min_epoch)
             )
-        for message in update.nodes:
-            node = convert.node_from_proto(message)
-            if context.peers.learn(node):
-                for leader in self._leaders.all():
-                    leader.feed(inputs.NodeChanged(node))
-        if update.nodes:
-            context.peers.forget_others(NodeId(each.node_id) for each in update.nodes)
+        self._take_nodes(update)
         for assignment in update.assignments:
             record = convert.segment_from_proto(assignment)
             self._assignments.apply(record)
@@ -79,6 +80,29 @@ class Updates:
         for segment_id in convert.segment_ids(update.delete_segment_ids):
             self._delete_later(segment_id)
         self._following.heard(CoordinatorEpoch(update.coordinator_epoch), update.topics_version)
+
+    def _check_nodes_version(self, update: coordinator_pb2.HeartbeatResponse) -> None:
+        """Raises UnavailableError when this is not the message about nodes after the last one, nor
+        an earlier one once more. Coordinators of before say no version."""
+        has_changes = bool(update.changed_nodes or update.gone_node_ids)
+        if not update.nodes and update.nodes_version > self._nodes_version + has_changes:
+            raise UnavailableError(
+                f"a change of nodes was lost: version {update.nodes_version} of this stream came "
+                f"after {self._nodes_version}"
+            )
+
+    def _take_nodes(self, update: coordinator_pb2.HeartbeatResponse) -> None:
+        """All nodes, or those that changed; nothing where that was taken before."""
+        if not update.nodes and update.nodes_version <= self._nodes_version:
+            return
+        self._nodes_version, peers = update.nodes_version, self._context.peers
+        for message in (*update.nodes, *update.changed_nodes):
+            node = convert.node_from_proto(message)
+            if peers.learn(node):
+                for leader in self._leaders.all():
+                    leader.feed(inputs.NodeChanged(node))
+        there = {each.node_id for each in update.nodes} or {*peers.nodes}
+        peers.forget_others(NodeId(each) for each in there.difference(update.gone_node_ids))
 
     def _note_partition(self, progress: coordinator_pb2.PartitionProgress) -> None:
         """Take in a topic's name, whether it is deleted, its partition's start and the holders of

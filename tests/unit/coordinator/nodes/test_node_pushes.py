@@ -2,10 +2,12 @@
 
 import pytest
 
+from icecore.model import NodeState
+from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes import node_pushes
-from icecore_coordinator.nodes.node_pushes import Pushes
+from icecore_coordinator.nodes.node_pushes import NODE_CHANGES_VERSION, Outbox, Pushes
 from icecore_coordinator.state.records import Change, DeletedRecord, PartitionRecord, updated
-from tests.support.cluster_states import KEY, commit, roll, started
+from tests.support.cluster_states import KEY, Cluster, commit, registered, roll, started
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +50,63 @@ def test_a_partition_is_told_to_those_that_hold_some_of_it() -> None:
     pushes.on_change(change)
     assert [each for each, outbox in outboxes.items() if outbox.wake.is_set()] == [1, 2]
     assert pushes.next_message(outboxes[1]).partitions[0].log_start_offset == 5
+
+
+def told_nodes(message: pb.HeartbeatResponse) -> tuple[list[int], list[int], list[int]]:
+    listed, changed = message.nodes, message.changed_nodes
+    return (
+        [each.node_id for each in listed],
+        [each.node_id for each in changed],
+        [*message.gone_node_ids],
+    )
+
+
+def connected(version: int) -> tuple[Cluster, Pushes, Outbox]:
+    """Node 1 of a cluster, which has heard of all."""
+    state = started()
+    for node in list(state.nodes.values()):
+        commit(state, Change((updated(node, protocol_version=version),)))
+    pushes = Pushes(state, state.live, lambda: 1)
+    outbox = pushes.open(1, ())
+    first = pushes.next_message(outbox)
+    assert told_nodes(first) == ([1, 2, 3], [], []) and first.nodes_version == 1
+    return state, pushes, outbox
+
+
+def test_only_nodes_that_changed_are_told() -> None:
+    state, pushes, outbox = connected(NODE_CHANGES_VERSION)
+    pushes.nodes_changed()
+    same = pushes.next_message(outbox)
+    assert told_nodes(same) == ([], [], []) and same.nodes_version == 1
+    state.live.note(2, state=NodeState.DOWN)
+    pushes.nodes_changed()
+    change = Change((registered(4, 1),))
+    commit(state, change)
+    pushes.on_change(change)
+    found = pushes.next_message(outbox)
+    assert told_nodes(found) == ([], [2, 4], []) and found.nodes_version == 2
+    gone = Change(deletes=(state.nodes[4],))
+    commit(state, gone)
+    pushes.nodes_changed()
+    found = pushes.next_message(outbox)
+    assert told_nodes(found) == ([], [], [4]) and found.nodes_version == 3
+    assert told_nodes(pushes.next_message(pushes.open(1, ()))) == ([1, 2, 3], [], [])
+
+
+def test_many_changes_come_in_pages() -> None:
+    state, pushes, outbox = connected(NODE_CHANGES_VERSION)
+    for node_id in range(4, 11):
+        commit(state, Change((registered(node_id, 1),)))
+    pushes.nodes_changed()
+    pages = [told_nodes(pushes.next_message(outbox))[1]]
+    while outbox.has_more:
+        pages.append(told_nodes(pushes.next_message(outbox))[1])
+    assert pages == [[4, 5, 6], [7, 8, 9], [10]]
+
+
+def test_an_older_node_hears_of_all_nodes_each_time() -> None:
+    """It takes the nodes of a message for all that there are."""
+    state, pushes, outbox = connected(NODE_CHANGES_VERSION - 1)
+    state.live.note(2, state=NodeState.DOWN)
+    pushes.nodes_changed()
+    assert told_nodes(pushes.next_message(outbox)) == ([1, 2, 3], [], [])
