@@ -36,8 +36,7 @@ from icecore_coordinator.services.coordinator_service import CoordinatorService
 from icecore_coordinator.services.position_admin import PositionAdmin
 from icecore_coordinator.services.producer_admin import ProducerAdmin
 from icecore_coordinator.services.snapshot_admin import SnapshotAdmin
-from icecore_coordinator.services.tier_admin import TierAdmin
-from icecore_coordinator.services.tiered_copies import TieredCopies
+from icecore_coordinator.services.tier_admin import TierAdmin, TieredCopies
 from icecore_coordinator.services.topic_mirroring import TopicMirroring
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
@@ -175,7 +174,7 @@ class Coordinator:
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=self._naming,
-            tiered=TieredCopies(self.ledger.state),
+            describe_tiered=TieredCopies(self.ledger.state).describe,
             is_new_cluster=is_new_cluster,
         )
         self._removal = NodeRemoval(ports)

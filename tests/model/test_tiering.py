@@ -4,8 +4,8 @@ import pytest
 
 from icecore.model import NodeId, SegmentId
 from icecore.tier_records import TierState, withdrawn
-from icecore_coordinator.decisions import tiering
-from icecore_coordinator.decisions.local_copies import Verified, drop_expired_copies
+from icecore_coordinator.decisions.remote import tiering
+from icecore_coordinator.decisions.remote.verified_copies import Verified, drop_expired_copies
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,

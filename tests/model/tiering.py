@@ -16,7 +16,8 @@ from icecore.errors import ConflictError
 from icecore.model import NO_NODE, Epoch, Incarnation, NodeId, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierRecord, TierState
 from icecore.topic_settings import SegmentSettings, Tiering
-from icecore_coordinator.decisions import local_copies, retention, tier_withdrawal, tiering
+from icecore_coordinator.decisions import retention
+from icecore_coordinator.decisions.remote import tiering, verified_copies
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,
@@ -84,8 +85,8 @@ class Rules:
         tiering.publish(state, upload, COPY, 0)
     )
     close: Callable[[ClusterState, SegmentId, int], Change] = tiering.close
-    drop_copies: Callable[[ClusterState, local_copies.Verified], Change] = lambda state, verified: (
-        local_copies.drop_expired_copies(state, KEY, verified, 0)
+    drop_copies: Callable[[ClusterState, verified_copies.Verified], Change] = (
+        lambda state, verified: verified_copies.drop_expired_copies(state, KEY, verified, 0)
     )
     retire: Callable[[ClusterState], Change] = lambda state: retention.delete_below_start(
         state, KEY, 0
@@ -98,7 +99,7 @@ class Rules:
     )
     withdraw: Callable[[ClusterState, int], Change] | None = None
     """None = no node ever says that objects of the published copy are missing."""
-    awaits_copy: Callable[[ClusterState], bool] = lambda state: tier_withdrawal.awaits_copy(
+    awaits_copy: Callable[[ClusterState], bool] = lambda state: verified_copies.awaits_copy(
         state, KEY
     )
     uploader_deletes: bool = False
@@ -108,12 +109,12 @@ class Rules:
 
 def withdraw(state: ClusterState, attempt: int) -> Change:
     """Take a publication back as production does; each node is up."""
-    return tier_withdrawal.withdraw(state, SEGMENT, attempt, lambda _: True)
+    return verified_copies.withdraw(state, SEGMENT, attempt, lambda _: True)
 
 
 def _held_attempt(state: ClusterState) -> int:
     tier = state.tiers.segments.get(SEGMENT)
-    return 0 if tier is None else tier_withdrawal.held_attempt(state, tier, WAIT_MS)
+    return 0 if tier is None else verified_copies.held_attempt(state, tier, WAIT_MS)
 
 
 def cluster(state: State) -> ClusterState:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from icecore.tier_records import TierRecord, TierState
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
-from icecore_coordinator.decisions.tier_import import raise_counters
+from icecore_coordinator.decisions.remote.tier_import import raise_counters
 from icecore_coordinator.state.cluster_state import ClusterState
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.expiring import EarlierLife

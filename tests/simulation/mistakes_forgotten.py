@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from icecore.model import NodeId
-from icecore_coordinator.decisions import node_changes, node_removal, placement, surplus_copies
+from icecore_coordinator.decisions import node_changes, node_removal, placement, sealed_copies
 from icecore_coordinator.decisions.node_changes import Registration, activate, register
 from icecore_coordinator.decisions.node_removal import NamedIn
 from icecore_coordinator.state.cluster_state import ClusterState
@@ -80,7 +80,7 @@ def another_copy_goes_first() -> Mistake:
     def gain(state: ClusterState, sound: Sequence[NodeId], node_id: NodeId) -> Any:
         return (not state.nodes[node_id].is_drained, node_id)
 
-    return patch(surplus_copies, "_gain", gain)
+    return patch(sealed_copies, "_gain", gain)
 
 
 def _with_drained(state: ClusterState, live: Liveness) -> list[NodeRecord]:

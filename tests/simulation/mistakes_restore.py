@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from icecore_coordinator.decisions import tier_import
+from icecore_coordinator.decisions.remote import tier_import
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
 from icecore_node.remote.verify import behind_table, restore_choice

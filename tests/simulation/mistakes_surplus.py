@@ -3,7 +3,7 @@
 from typing import Any
 
 from icecore.model import Segment
-from icecore_coordinator.decisions import surplus_copies
+from icecore_coordinator.decisions import sealed_copies
 from icecore_coordinator.work.copies.surplus import SurplusCopies
 from icecore_node.maintenance.deletions import ReplicaDeletions
 from tests.simulation.mistakes import Mistake, patch
@@ -16,7 +16,7 @@ def listed_is_enough() -> Mistake:
 
 def strays_stay() -> Mistake:
     """R93: bytes that never counted as a copy are nobody's business."""
-    return patch(surplus_copies, "strays", lambda record: [])
+    return patch(sealed_copies, "strays", lambda record: [])
 
 
 def dropped_for_ever() -> Mistake:

@@ -7,14 +7,9 @@ from typing import Any
 
 from icecore.model import NodeId, SegmentId
 from icecore.tier_records import NO_ATTEMPT, ClosedAttempt, TierState, closed
-from icecore_coordinator.decisions import (
-    local_copies,
-    retention,
-    tier_merging,
-    tiering,
-    topic_deletion,
-)
-from icecore_coordinator.decisions.tiering import Sweeping, drop_tiered
+from icecore_coordinator.decisions import retention, topic_deletion
+from icecore_coordinator.decisions.remote import tier_merging, tiering, verified_copies
+from icecore_coordinator.decisions.remote.tiering import Sweeping, drop_tiered
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,
@@ -23,9 +18,9 @@ from icecore_coordinator.state.records import (
     TopicRecord,
     updated,
 )
-from icecore_coordinator.work.remote import merging, tier_sweeping, uploads
-from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
-from icecore_coordinator.work.remote.tier_tables import TableScheduler
+from icecore_coordinator.work.remote import tables_and_sweeps, uploads
+from icecore_coordinator.work.remote.tables_and_sweeps import TableScheduler
+from icecore_coordinator.work.remote.verified_copies import CopyVerifier
 from icecore_node.remote.write.copy_writer import CopyWriter
 from icecore_node.remote.write.tier_evidence import TierEvidence
 from tests.simulation.mistakes import Mistake, patch
@@ -51,8 +46,8 @@ def copies_leave_first() -> Iterator[None]:
         return dict.fromkeys(segment_ids, NO_ATTEMPT)
 
     with (
-        patch(local_copies, "_may_go", wrong),
-        patch(local_copies, "_is_verified", wrong),
+        patch(verified_copies, "_may_go", wrong),
+        patch(verified_copies, "_is_verified", wrong),
         patch(CopyVerifier, "verify", believed),
     ):
         yield
@@ -111,7 +106,7 @@ def current_attempt_is_swept() -> Iterator[None]:
             return found
         return [*found, Sweeping(segment_id, tier.attempt, is_last=False)]
 
-    with patch(tier_sweeping, "sweepings", wrong), all_orders_are_believed():
+    with patch(tables_and_sweeps, "sweepings", wrong), all_orders_are_believed():
         yield
 
 
@@ -145,4 +140,4 @@ def sources_go_first() -> Mistake:
         change = right(state, segment_ids, owner)
         return change + drop_tiered(state, [state.segments[each] for each in segment_ids], 0)
 
-    return patch(merging, "begin_merge", wrong)
+    return patch(uploads, "begin_merge", wrong)

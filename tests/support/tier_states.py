@@ -4,9 +4,9 @@ from typing import Any
 
 from icecore.tier_records import TierCopy, TierRecord
 from icecore.topic_settings import Tiering
-from icecore_coordinator.decisions.digest_changes import set_full_digest
-from icecore_coordinator.decisions.local_copies import drop_copies
-from icecore_coordinator.decisions.tiering import Attempt, begin, committed, publish
+from icecore_coordinator.decisions.remote.tiering import Attempt, begin, committed, publish
+from icecore_coordinator.decisions.remote.verified_copies import drop_copies
+from icecore_coordinator.decisions.sealed_copies import set_full_digest
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.records import Change, PartitionKey, updated
 from tests.support.cluster_states import ALL, KEY, SETTINGS, TOPIC, Cluster, commit, roll, started

@@ -15,7 +15,7 @@ from typing import Any
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import check_topic_name
 from icecore.tier_records import TierTopicRecord
-from icecore_coordinator.decisions.tiering import drop_tiered, records_per_drop
+from icecore_coordinator.decisions.remote.tiering import drop_tiered, records_per_drop
 from icecore_coordinator.decisions.topic_changes import altered
 from icecore_coordinator.state.cluster_state import (
     ClusterState,

@@ -20,9 +20,8 @@ from icecore.rpc.bounds import check_items
 from icecore.rpc.convert import error_to_proto, node_ids, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import COORDINATOR
-from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
+from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream, UnaryHandler
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.decisions.digest_changes import disagreeing, set_full_digest
 from icecore_coordinator.decisions.node_changes import (
     HeardRevision,
     HeldReplica,
@@ -31,6 +30,7 @@ from icecore_coordinator.decisions.node_changes import (
     check_heard_revision,
     is_known_disk,
 )
+from icecore_coordinator.decisions.sealed_copies import disagreeing, set_full_digest
 from icecore_coordinator.decisions.segment_changes import (
     DecidedSeal,
     alter_isr,
@@ -41,7 +41,6 @@ from icecore_coordinator.nodes.alerts import AlertKind
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
-from icecore_coordinator.services.tiered_copies import TieredCopies
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.work.admission import NodeAdmission
@@ -84,7 +83,7 @@ class CoordinatorService:
         pushes: Pushes,
         sealing: LiveSealing,
         naming: ProducerNaming,
-        tiered: TieredCopies,
+        describe_tiered: UnaryHandler,
         is_new_cluster: bool = False,
     ) -> None:
         """``is_new_cluster``: a person said that an empty store is to be a new cluster."""
@@ -99,7 +98,7 @@ class CoordinatorService:
         self._pushes = pushes
         self._sealing = sealing
         self._naming = naming
-        self._tiered = tiered
+        self._describe_tiered = describe_tiered
         self._is_new_cluster = is_new_cluster
 
     def handlers(self) -> Handlers:
@@ -114,7 +113,7 @@ class CoordinatorService:
                 "ReportDigests": self.report_digests,
                 "AllocateProducerIds": self.allocate_producer_ids,
                 "NameProducer": self.name_producer,
-                "DescribeTiered": self._tiered.describe,
+                "DescribeTiered": self._describe_tiered,
                 "TellInventory": self._tell_inventory,
             },
             {"Heartbeat": self.heartbeat},

@@ -6,7 +6,7 @@ Messages to values, outcomes to messages, nothing else.
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.v1 import admin_pb2 as pb
-from icecore_coordinator.decisions.snapshot_holds import hold, let_go
+from icecore_coordinator.decisions.retention import hold, let_go
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services.admin_messages import holds_of
 from icecore_coordinator.state.records import StoredHold

@@ -1,4 +1,5 @@
-"""Calls of operators about object storage: its progress, imports from it, and merges.
+"""Calls about object storage: of operators its progress, imports and merges; of nodes the published
+copies that they must read.
 
 Messages to values, outcomes to messages, nothing else.
 """
@@ -7,10 +8,10 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from icecore.errors import ConflictError, InvalidRequestError
+from icecore.errors import ConflictError, InvalidRequestError, WrongClusterError
 from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.process.log import event
-from icecore.rpc.convert import retention_with, segment_to_proto, tiering_with
+from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.rpc.turns import Turns
@@ -19,23 +20,26 @@ from icecore.topic_settings import KEEP_ALL, NOT_TIERED
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.config import TopicDefaults
-from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
-from icecore_coordinator.decisions.tier_merging import looking
-from icecore_coordinator.decisions.tiering import forget_store
+from icecore_coordinator.decisions.remote.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.remote.tier_merging import looking
+from icecore_coordinator.decisions.remote.tiering import forget_store
 from icecore_coordinator.decisions.topic_changes import completed
 from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.nodes.tier_calls import copy_to_proto
 from icecore_coordinator.services.admin_messages import (
     Describer,
     grace_of,
     settings_of,
     with_defaults,
 )
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.cluster_state import ClusterState, is_published
 from icecore_coordinator.state.records import TopicRecord
-from icecore_coordinator.work.remote.merging import Merging
 from icecore_coordinator.work.remote.tier_import import TierImport
+from icecore_coordinator.work.remote.uploads import Merging
 
 _log = logging.getLogger(__name__)
+
+# --- of operators ---------------------------------------------------------------------------------
 
 GROUPS_PER_PAGE = 2_000
 TARGET_BYTES_MAX = 64 << 30
@@ -237,3 +241,42 @@ def _segment(topic: ImportedTopic, message: pb.ImportedSegment) -> ImportedSegme
         tier_format=copy.format,
     )
     return ImportedSegment(segment, message.max_append_timestamp_ms, copy.attempt, facts)
+
+
+# --- of nodes -------------------------------------------------------------------------------------
+
+SEGMENTS_MAX = 1_000
+
+
+class TieredCopies:
+    """Reads the state, changes nothing."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    async def describe(self, body: Received, _: CallContext) -> bytes:
+        """Each segment by itself: some may be gone, or lie on nodes alone.
+
+        Raises WrongClusterError, InvalidRequestError for too many at once.
+        """
+        request = parse(coordinator_pb2.DescribeTieredRequest, body)
+        if request.cluster_id != self._state.cluster_id:
+            raise WrongClusterError(
+                f"this is cluster {self._state.cluster_id.hex()}, not {request.cluster_id.hex()}"
+            )
+        if len(request.segment_ids) > SEGMENTS_MAX:
+            raise InvalidRequestError(f"at most {SEGMENTS_MAX} segments at once")
+        found = [self._segment(SegmentId(each)) for each in request.segment_ids]
+        return coordinator_pb2.DescribeTieredResponse(segments=found).SerializeToString()
+
+    def _segment(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
+        record = self._state.segments.get(segment_id)
+        if record is None:
+            error = ConflictError(f"there is no segment {segment_id} (any more)")
+            return coordinator_pb2.TieredSegment(error=error_to_proto(error))
+        segment = segment_to_proto(self._state.assignment(record))
+        if not is_published(self._state, record):
+            error = ConflictError(f"no copy of segment {segment_id} is published")
+            return coordinator_pb2.TieredSegment(error=error_to_proto(error), segment=segment)
+        tier = self._state.tiers.segments[segment_id]
+        return coordinator_pb2.TieredSegment(segment=segment, copy=copy_to_proto(tier))

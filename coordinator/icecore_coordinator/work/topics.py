@@ -20,7 +20,8 @@ from icecore.model import Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore.topic_settings import NOT_TIERED, Retention, SegmentSettings, Tiering
-from icecore_coordinator.decisions import tier_import, topic_changes, topic_deletion
+from icecore_coordinator.decisions import topic_changes, topic_deletion
+from icecore_coordinator.decisions.remote import tier_import
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
 from icecore_coordinator.state.records import Change, PartitionKey, TopicRecord

@@ -28,8 +28,8 @@ from icecore_coordinator.decisions.adoption.told import Evidence, Finding, ToldN
 from icecore_coordinator.decisions.node_changes import INCARNATIONS
 from icecore_coordinator.decisions.position_changes import VERSIONS
 from icecore_coordinator.decisions.producer_changes import NAMED_IDS
-from icecore_coordinator.decisions.tier_import import raise_counters
-from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS
+from icecore_coordinator.decisions.remote.tier_import import raise_counters
+from icecore_coordinator.decisions.remote.tiering import COUNTER, SEGMENT_IDS
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import (
     ClusterRecord,

@@ -8,7 +8,7 @@ from itertools import islice
 from icecore.errors import IcecoreError
 from icecore.model import NodeId, NodeState, SegmentId
 from icecore.process.log import event
-from icecore_coordinator.decisions.surplus_copies import drop_surplus, keep_surplus
+from icecore_coordinator.decisions.sealed_copies import drop_surplus, keep_surplus
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.work.worker_ports import WorkerPorts

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TypeAlias
 
 from icecore.process.log import event
-from icecore_coordinator.decisions import tier_import
-from icecore_coordinator.decisions.tier_import import (
+from icecore_coordinator.decisions.remote import tier_import
+from icecore_coordinator.decisions.remote.tier_import import (
     SEGMENTS_PER_CHANGE,
     ImportedSegment,
     ImportedTopic,

@@ -1,16 +1,20 @@
-"""Choice of the nodes that work on object storage: they read copies, sweep, or keep a table.
+"""Choice of the nodes that work on object storage, and the last errors of that work.
 
 The choice is by rendezvous hashing: the same node is asked while it is up, and has its earlier
-reads in its cache. A node that failed is left alone for a while, if there is another one.
+reads in its cache. A node that failed is left alone for a while, if there is another one. Errors
+are kept for operators, by topic. They are not stored: an error that persists occurs again.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Final
 
 from icecore.model import NodeId
 from icecore.rpc.ports import Clock
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
+
+# --- nodes ----------------------------------------------------------------------------------------
 
 READERS_MAX = 3
 FAILURE_KEEP_MS = 120_000.0
@@ -73,3 +77,42 @@ def best_of(nodes: Sequence[NodeId], key: bytes) -> NodeId | None:
 
 def _rank(node_id: NodeId, key: bytes) -> bytes:
     return blake2b(node_id.to_bytes(8, "big") + key, digest_size=8).digest()
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+WHY_MAX: Final = 500
+TOPICS_MAX: Final = 10_000
+UPLOAD: Final = "upload"
+TABLE: Final = "table"
+SWEEP: Final = "sweep"
+MERGE: Final = "merge"
+VERIFY: Final = "verify"
+
+
+class TieringErrors:
+    """By topic and kind of work: the last error and when it was, until the same succeeds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[bytes, dict[str, tuple[str, int]]] = {}
+
+    def note(self, topic_id: bytes, why: str, kind: str = UPLOAD) -> None:
+        """Something failed."""
+        if topic_id not in self._found and len(self._found) >= TOPICS_MAX:
+            return
+        of_topic = self._found.setdefault(topic_id, {})
+        of_topic.pop(kind, None)
+        text = why if kind == UPLOAD else f"{kind}: {why}"
+        of_topic[kind] = (text[:WHY_MAX], self._clock.now_ms())
+
+    def forget(self, topic_id: bytes, kind: str = UPLOAD) -> None:
+        """The same goes well now."""
+        of_topic = self._found.get(topic_id, {})
+        of_topic.pop(kind, None)
+        if not of_topic:
+            self._found.pop(topic_id, None)
+
+    def of(self, topic_id: bytes) -> tuple[str, int]:
+        """(why, when by the wall clock) of the newest; empty when nothing is wrong."""
+        return next(reversed(self._found.get(topic_id, {}).values()), ("", 0))

@@ -1,5 +1,9 @@
-"""The workers of object storage, composed: uploads, mergers, tables, the sweeper, copies that nodes
-drop, and what people are told.
+"""The workers of object storage, composed.
+
+A segment is uploaded, and small ones are merged, by ``uploads.py``. Tables name what is published,
+and objects of what is gone are swept, by ``tables_and_sweeps.py``. Nodes drop their copies of what
+was seen in the store, and what is missing there is withdrawn, by ``verified_copies.py``. A topic is
+restored from a bucket by ``tier_import.py``. What each of them may do, ``decisions/remote/`` says.
 
 An object store that takes long for a table or a sweep holds up no upload.
 """
@@ -9,16 +13,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from icecore.model import NO_SEGMENT, NodeId, SegmentId
-from icecore_coordinator.decisions.tiering import store_warnings
+from icecore_coordinator.decisions.remote.tiering import store_warnings
 from icecore_coordinator.nodes.alerts import AlertKind
-from icecore_coordinator.work.remote.copy_verifier import CopyVerifier
-from icecore_coordinator.work.remote.local_copies import LocalCopies
-from icecore_coordinator.work.remote.merging import Merging
-from icecore_coordinator.work.remote.tier_sweeping import SweepScheduler
-from icecore_coordinator.work.remote.tier_tables import TableScheduler
-from icecore_coordinator.work.remote.tiering_errors import TieringErrors
-from icecore_coordinator.work.remote.uploads import UploadScheduler
-from icecore_coordinator.work.remote.withdrawals import Withdrawals
+from icecore_coordinator.work.remote.tables_and_sweeps import SweepScheduler, TableScheduler
+from icecore_coordinator.work.remote.tier_nodes import TieringErrors
+from icecore_coordinator.work.remote.uploads import Merging, UploadScheduler
+from icecore_coordinator.work.remote.verified_copies import CopyVerifier, LocalCopies, Withdrawals
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 
@@ -35,7 +35,7 @@ class TieringScheduler:
     ) -> None:
         self.errors = TieringErrors(ports.clock)
         verifier = CopyVerifier(ports, self.errors)
-        self.local = LocalCopies(ports, verifier.verify, verifier.is_due)
+        self.local = LocalCopies(ports, verifier)
         calling: dict[SegmentId, NodeId] = {}
         self.merging = Merging(ports, self.errors, calling, spawn)
         self._uploads = UploadScheduler(ports, self.errors, calling, spawn)

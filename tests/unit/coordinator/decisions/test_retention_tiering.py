@@ -3,13 +3,13 @@
 import pytest
 
 from icecore.topic_settings import Retention
+from icecore_coordinator.decisions.remote.tiering import committed
 from icecore_coordinator.decisions.retention import (
     TailNews,
     delete_below_start,
     move_log_start,
     retain,
 )
-from icecore_coordinator.decisions.tiering import committed
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.cluster_state import stored_version
 from icecore_coordinator.state.record_json import decode, encode

@@ -10,7 +10,7 @@ from icecore_coordinator.decisions.node_changes import (
     issued_by,
     register,
 )
-from icecore_coordinator.decisions.tiering import committed
+from icecore_coordinator.decisions.remote.tiering import committed
 from icecore_coordinator.decisions.topic_changes import add_partitions, alter_topic, create_topic
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, TopicRecord, updated

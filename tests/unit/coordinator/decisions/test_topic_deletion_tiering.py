@@ -2,7 +2,7 @@
 
 from icecore.tier_records import TierTopicRecord
 from icecore.topic_settings import Tiering
-from icecore_coordinator.decisions.tiering import committed, emptied
+from icecore_coordinator.decisions.remote.tiering import committed, emptied
 from icecore_coordinator.decisions.topic_deletion import (
     continue_delete,
     delete_topic,

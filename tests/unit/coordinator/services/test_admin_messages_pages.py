@@ -8,8 +8,8 @@ import pytest
 
 from icecore.tier_records import TierRecord
 from icecore.v1 import admin_pb2 as pb
-from icecore_coordinator.decisions.tier_merging import begin_merge, publish_merge
-from icecore_coordinator.decisions.tiering import Attempt
+from icecore_coordinator.decisions.remote.tier_merging import begin_merge, publish_merge
+from icecore_coordinator.decisions.remote.tiering import Attempt
 from icecore_coordinator.services import admin_messages
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.state.cluster_state import ClusterState, newest_in, segments_from

@@ -44,7 +44,7 @@ def service(ports: Ports) -> CoordinatorService:
         pushes=nothing,
         sealing=nothing,
         naming=nothing,
-        tiered=nothing,
+        describe_tiered=nothing,
     )
 
 

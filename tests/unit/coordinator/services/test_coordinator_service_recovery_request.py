@@ -54,7 +54,7 @@ async def coordinator(database: SqliteDatabase) -> tuple[Ledger, CoordinatorServ
         pushes=other,
         sealing=other,
         naming=other,
-        tiered=other,
+        describe_tiered=other,
     )
 
 

@@ -53,7 +53,7 @@ def service(ports: Ports, *, is_new_cluster: bool = False) -> CoordinatorService
         pushes=nothing,
         sealing=nothing,
         naming=nothing,
-        tiered=nothing,
+        describe_tiered=nothing,
         is_new_cluster=is_new_cluster,
     )
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore_coordinator.decisions.snapshot_holds import hold
+from icecore_coordinator.decisions.retention import hold
 from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.services.admin_messages import Describer
 from icecore_coordinator.state.limits import HOLDS_MAX, LIMITS, Limit, UsedLimit, limits_in_use

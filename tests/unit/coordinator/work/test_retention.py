@@ -24,7 +24,7 @@ from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.counted_time import COUNTER, STORE_EVERY_MS, CountedTime
 from icecore_coordinator.work.reclaiming import Reclaimer
 from icecore_coordinator.work.record_deletion import RecordDeletion
-from icecore_coordinator.work.remote.local_copies import LocalCopies
+from icecore_coordinator.work.remote.verified_copies import LocalCopies
 from icecore_coordinator.work.retention import RetentionScheduler
 from tests.support.cluster_states import (
     ALL,
@@ -69,7 +69,8 @@ class World:
             ),
         )
         self.retention = RetentionScheduler(ports, cast(Any, self))
-        nothing_tiered = LocalCopies(ports, self.verify, lambda _: True)
+        verifier = SimpleNamespace(verify=self.verify, is_due=lambda _: True)
+        nothing_tiered = LocalCopies(ports, cast(Any, verifier))
         self.reclaimer = Reclaimer(ports, cast(Any, self), self.usage, nothing_tiered.free, 4 * GIB)
         self.records = RecordDeletion(ports)
         self.retention.start()

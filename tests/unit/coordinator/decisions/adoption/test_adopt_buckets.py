@@ -8,8 +8,8 @@ import pytest
 from icecore.errors import InvalidRequestError
 from icecore_coordinator.decisions.adoption.adopt import NUMBER_LEAP, adopt
 from icecore_coordinator.decisions.adoption.told import ToldBucket, ToldNode
-from icecore_coordinator.decisions.tier_import import COUNTED_MAX
-from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS
+from icecore_coordinator.decisions.remote.tier_import import COUNTED_MAX
+from icecore_coordinator.decisions.remote.tiering import COUNTER, SEGMENT_IDS
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import CounterRecord
 from tests.support.cluster_states import Cluster, started

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from icecore_coordinator.decisions import tier_import
+from icecore_coordinator.decisions.remote import tier_import
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import Change, TopicRecord
 from icecore_coordinator.work.remote import tier_import as work
 from icecore_coordinator.work.remote.tier_import import TierImport
-from tests.unit.coordinator.decisions.test_tier_import import TOPIC, segment
+from tests.unit.coordinator.decisions.remote.test_tier_import import TOPIC, segment
 
 
 class OneLedger:

@@ -16,7 +16,7 @@ from icecore.errors import (
 )
 from icecore.tier_records import TierState
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.decisions.tiering import close
+from icecore_coordinator.decisions.remote.tiering import close
 from tests.support.cluster_states import KEY, TOPIC, another_topic, commit
 from tests.support.tier_states import begun, sealed, tier, tier_of
 from tests.support.tier_world import TierWorld

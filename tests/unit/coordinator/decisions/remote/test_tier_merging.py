@@ -6,21 +6,14 @@ import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.tier_records import TierCopy, TierRecord, TierState
-from icecore_coordinator.decisions import tier_merging
-from icecore_coordinator.decisions.retention import (
-    TailNews,
-    delete_below_start,
-    move_log_start,
-    verdict,
-)
-from icecore_coordinator.decisions.snapshot_holds import hold
-from icecore_coordinator.decisions.tier_merging import (
+from icecore_coordinator.decisions.remote import tier_merging
+from icecore_coordinator.decisions.remote.tier_merging import (
     SOURCES_MAX,
     begin_merge,
     groups,
     publish_merge,
 )
-from icecore_coordinator.decisions.tiering import (
+from icecore_coordinator.decisions.remote.tiering import (
     Attempt,
     Sweeping,
     close,
@@ -29,6 +22,13 @@ from icecore_coordinator.decisions.tiering import (
     release,
     sweepings,
     swept,
+)
+from icecore_coordinator.decisions.retention import (
+    TailNews,
+    delete_below_start,
+    hold,
+    move_log_start,
+    verdict,
 )
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.state.cluster_state import ClusterState

@@ -11,7 +11,7 @@ from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.retention import move_log_start
 from icecore_coordinator.services.admin_messages import Describer
-from icecore_coordinator.services.tiered_copies import SEGMENTS_MAX, TieredCopies
+from icecore_coordinator.services.tier_admin import SEGMENTS_MAX, TieredCopies
 from icecore_coordinator.work.remote.tier_nodes import readers_of
 from tests.support.cluster_states import KEY, Cluster, commit
 from tests.support.tier_states import COPY, published, remote, sealed, tier_of, tiered_topic

@@ -30,7 +30,7 @@ from icecore.topic_settings import (
     check_indexed_headers,
 )
 from icecore_coordinator.decisions import topic_changes
-from icecore_coordinator.decisions.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
+from icecore_coordinator.decisions.remote.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     check_free,

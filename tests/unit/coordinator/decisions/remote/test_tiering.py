@@ -10,9 +10,7 @@ from icecore.model import Incarnation
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord
 from icecore.topic_settings import Retention, Tiering
 from icecore_coordinator.decisions.lossy_changes import declare_lost
-from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
-from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
-from icecore_coordinator.decisions.tiering import (
+from icecore_coordinator.decisions.remote.tiering import (
     Sweeping,
     begin,
     close,
@@ -26,6 +24,8 @@ from icecore_coordinator.decisions.tiering import (
     sweepings,
     swept,
 )
+from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
+from icecore_coordinator.decisions.segment_changes import remove_sealed_replica
 from icecore_coordinator.decisions.topic_changes import alter_topic, create_topic
 from icecore_coordinator.decisions.topic_deletion import (
     continue_delete,

@@ -5,8 +5,8 @@ import pytest
 from icecore.errors import ConflictError, ObjectStoreError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
-from icecore_coordinator.work.remote import tier_tables
-from icecore_coordinator.work.remote.tier_tables import TABLE_WAIT_MS_MAX
+from icecore_coordinator.work.remote import tables_and_sweeps
+from icecore_coordinator.work.remote.tables_and_sweeps import TABLE_WAIT_MS_MAX
 from tests.support.cluster_states import KEY, TOPIC, commit
 from tests.support.tier_states import published, tabled
 from tests.support.tier_world import TierWorld
@@ -118,7 +118,7 @@ async def test_what_is_published_meanwhile_is_told_with_the_next_order(world: Ti
 async def test_more_copies_than_a_call_takes_are_an_error_that_says_what_to_do(
     world: TierWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_tables, "COPIES_PER_TABLE", 1)
+    monkeypatch.setattr(tables_and_sweeps, "COPIES_PER_TABLE", 1)
     published(world.state)
     published(world.state)
     await world.tiering.follow()
@@ -135,4 +135,4 @@ def test_an_order_of_that_size_fits_into_a_message() -> None:
         manifest_sha256=b"m" * 32,
     )
     with_its_head_bytes = largest.ByteSize() + 4
-    assert with_its_head_bytes * tier_tables.COPIES_PER_TABLE < 60 << 20
+    assert with_its_head_bytes * tables_and_sweeps.COPIES_PER_TABLE < 60 << 20

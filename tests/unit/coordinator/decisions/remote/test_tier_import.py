@@ -14,9 +14,10 @@ from icecore.errors import (
 from icecore.model import OFFSETS_LEFT_OUT, Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.tier_records import TierCopy, TierState, TierTopicRecord
 from icecore.topic_settings import KEEP_ALL, SegmentSettings, Tiering
-from icecore_coordinator.decisions import tier_import, topic_deletion
-from icecore_coordinator.decisions.tier_import import ImportedSegment, ImportedTopic
-from icecore_coordinator.decisions.tiering import gone_topics
+from icecore_coordinator.decisions import topic_deletion
+from icecore_coordinator.decisions.remote import tier_import
+from icecore_coordinator.decisions.remote.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.remote.tiering import gone_topics
 from icecore_coordinator.state.cluster_state import ClusterState, ids_in, next_of, next_revision
 from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change
 

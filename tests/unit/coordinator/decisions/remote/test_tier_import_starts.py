@@ -7,12 +7,12 @@ import pytest
 from icecore.errors import InvalidRequestError
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore.tier_records import TierTopicRecord
-from icecore_coordinator.decisions import tier_import
-from icecore_coordinator.decisions.tier_import import OFFSET_MAX
+from icecore_coordinator.decisions.remote import tier_import
+from icecore_coordinator.decisions.remote.tier_import import OFFSET_MAX
 from icecore_coordinator.decisions.topic_deletion import to_mark
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
-from tests.unit.coordinator.decisions.test_tier_import import TOPIC, add, begun, segment
+from tests.unit.coordinator.decisions.remote.test_tier_import import TOPIC, add, begun, segment
 
 
 def finish(state: ClusterState, starts: tuple[int, ...], revisions: tuple[int, ...] = ()) -> None:

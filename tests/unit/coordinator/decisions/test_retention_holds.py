@@ -4,14 +4,17 @@ import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError, UnknownTopicError
 from icecore.tier_records import TierState
-from icecore_coordinator.decisions.retention import TailNews, move_log_start, retain, verdict
-from icecore_coordinator.decisions.snapshot_holds import (
+from icecore_coordinator.decisions.remote.tiering import committed, drop_tiered, release
+from icecore_coordinator.decisions.retention import (
     HOLD_MS_MAX,
     OWNER_CHARS_MAX,
+    TailNews,
     hold,
     let_go,
+    move_log_start,
+    retain,
+    verdict,
 )
-from icecore_coordinator.decisions.tiering import committed, drop_tiered, release
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.limits import HOLDS_MAX

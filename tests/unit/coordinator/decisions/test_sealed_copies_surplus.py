@@ -13,11 +13,11 @@ from icecore_coordinator.decisions.node_changes import (
     note_holder,
     unknown_copies,
 )
+from icecore_coordinator.decisions.sealed_copies import drop_surplus, keep_surplus
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
     remove_sealed_replica,
 )
-from icecore_coordinator.decisions.surplus_copies import drop_surplus, keep_surplus
 from icecore_coordinator.state.records import Change, SegmentRecord, updated, updated_segment
 from icecore_replication.digest import FullDigest
 from tests.support.cluster_states import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from icecore.errors import ConflictError, InvalidRequestError
-from icecore_coordinator.decisions.digest_changes import (
+from icecore_coordinator.decisions.sealed_copies import (
     disagreeing,
     reported_digests,
     set_full_digest,

@@ -4,11 +4,11 @@ import pytest
 
 from icecore.model import SegmentId
 from icecore.topic_settings import Tiering
-from icecore_coordinator.decisions import local_copies as decisions
+from icecore_coordinator.decisions.remote import verified_copies as decisions
 from icecore_coordinator.decisions.topic_changes import alter_topic
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, PartitionKey
-from icecore_coordinator.work.remote import local_copies
+from icecore_coordinator.work.remote import verified_copies
 from tests.support.cluster_states import KEY, SETTINGS
 from tests.support.tier_states import tabled, tiered_topic
 from tests.support.tier_world import TierWorld
@@ -22,7 +22,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[PartitionKey]:
         found.append(key)
         return decisions.expired_copies(state, key)
 
-    monkeypatch.setattr(local_copies, "expired_copies", noted)
+    monkeypatch.setattr(verified_copies, "expired_copies", noted)
     return found
 
 

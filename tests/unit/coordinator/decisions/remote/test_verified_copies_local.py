@@ -6,7 +6,10 @@ from icecore.errors import ConflictError
 from icecore.model import NodeState
 from icecore.tier_records import TierState
 from icecore_coordinator.decisions.disk_changes import last_copies
-from icecore_coordinator.decisions.local_copies import (
+from icecore_coordinator.decisions.lossy_changes import declare_lost
+from icecore_coordinator.decisions.node_changes import confirm_deletion, lost_copies
+from icecore_coordinator.decisions.remote.tiering import committed
+from icecore_coordinator.decisions.remote.verified_copies import (
     drop_copies,
     drop_expired_copies,
     drop_lost_copies,
@@ -14,15 +17,12 @@ from icecore_coordinator.decisions.local_copies import (
     spare_copies,
     verifiers,
 )
-from icecore_coordinator.decisions.lossy_changes import declare_lost
-from icecore_coordinator.decisions.node_changes import confirm_deletion, lost_copies
 from icecore_coordinator.decisions.retention import add_holder, delete_below_start, move_log_start
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
     remove_sealed_replica,
     start_recovery,
 )
-from icecore_coordinator.decisions.tiering import committed
 from icecore_coordinator.state.records import Change, is_under_replicated, updated
 from tests.support.cluster_states import DIGEST, KEY, Cluster, commit, segment
 from tests.support.tier_states import published, sealed, seen, tabled, tier_of, tiered_topic

@@ -7,16 +7,15 @@ import pytest
 from icecore.errors import ConflictError, ObjectStoreError
 from icecore.tier_records import TierTopicRecord
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.remote.tier_import import show
 from icecore_coordinator.decisions.retention import move_log_start
-from icecore_coordinator.decisions.tier_import import show
 from icecore_coordinator.decisions.topic_deletion import (
     continue_delete,
     delete_topic,
     undelete_topic,
 )
 from icecore_coordinator.state.records import Change, PartitionRecord, TopicRecord, updated
-from icecore_coordinator.work.remote.tier_sweeping import SWEEP_WAIT_MS_MAX
-from icecore_coordinator.work.remote.tier_tables import TABLE_WAIT_MS_MAX
+from icecore_coordinator.work.remote.tables_and_sweeps import SWEEP_WAIT_MS_MAX, TABLE_WAIT_MS_MAX
 from tests.support.cluster_states import KEY, TOPIC
 from tests.support.tier_states import published, tabled
 from tests.support.tier_world import TierWorld

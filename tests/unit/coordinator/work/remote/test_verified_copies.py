@@ -6,8 +6,8 @@ from icecore.errors import ObjectStoreError, UnavailableError
 from icecore.model import NodeState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.state.records import Change, updated
-from icecore_coordinator.work.remote.copy_verifier import VERIFY_WAIT_MS_MAX
 from icecore_coordinator.work.remote.tier_nodes import readers_of
+from icecore_coordinator.work.remote.verified_copies import VERIFY_WAIT_MS_MAX
 from tests.support.cluster_states import KEY, TOPIC, commit
 from tests.support.tier_states import sealed, tabled, tier_of, tiered_topic
 from tests.support.tier_world import TierWorld

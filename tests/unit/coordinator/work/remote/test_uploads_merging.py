@@ -15,7 +15,7 @@ from icecore.model import NodeState
 from icecore.tier_records import TierState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
-from icecore_coordinator.work.remote.merging import CALLS_PER_NODE, Merged
+from icecore_coordinator.work.remote.uploads import CALLS_PER_NODE, Merged
 from tests.support.cluster_states import KEY, TOPIC, commit
 from tests.support.tier_states import COPY, published, remote, tier_of
 from tests.support.tier_world import TierWorld

@@ -1,7 +1,7 @@
 """Nodes with different object stores: the cluster uses the one that was used first."""
 
 from icecore.errors import ConflictError
-from icecore_coordinator.decisions.tiering import begin, store_warnings
+from icecore_coordinator.decisions.remote.tiering import begin, store_warnings
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.records import Change, updated

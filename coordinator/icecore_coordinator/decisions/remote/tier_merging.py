@@ -15,7 +15,7 @@ from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import FIRST_GENERATION, NO_INCARNATION, NodeId, SegmentId
 from icecore.tier_records import TierCopy, TierRecord, TierState
 from icecore.topic_settings import PARQUET_FORMAT
-from icecore_coordinator.decisions.tiering import (
+from icecore_coordinator.decisions.remote.tiering import (
     COUNTER,
     SEGMENT_IDS,
     Attempt,

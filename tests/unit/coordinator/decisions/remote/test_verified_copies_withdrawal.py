@@ -4,16 +4,7 @@ import pytest
 
 from icecore.errors import ConflictError
 from icecore.tier_records import TierState
-from icecore_coordinator.decisions.local_copies import drop_copies
-from icecore_coordinator.decisions.tier_withdrawal import (
-    CLOSED_MAX,
-    awaits_copy,
-    doubtful_copies,
-    forgotten_copies,
-    held_attempt,
-    withdraw,
-)
-from icecore_coordinator.decisions.tiering import (
+from icecore_coordinator.decisions.remote.tiering import (
     close,
     committed,
     drop_tiered,
@@ -22,6 +13,15 @@ from icecore_coordinator.decisions.tiering import (
     publish,
     sweepings,
     swept,
+)
+from icecore_coordinator.decisions.remote.verified_copies import (
+    CLOSED_MAX,
+    awaits_copy,
+    doubtful_copies,
+    drop_copies,
+    forgotten_copies,
+    held_attempt,
+    withdraw,
 )
 from icecore_coordinator.decisions.topic_deletion import delete_topic
 from icecore_coordinator.state.records import Change, StoredHold, updated

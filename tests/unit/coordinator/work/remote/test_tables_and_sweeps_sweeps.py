@@ -4,11 +4,11 @@ import pytest
 
 from icecore.errors import ObjectStoreError
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.decisions.remote.tiering import close
 from icecore_coordinator.decisions.retention import delete_below_start, move_log_start
-from icecore_coordinator.decisions.tiering import close
 from icecore_coordinator.decisions.topic_deletion import continue_delete, delete_topic
 from icecore_coordinator.state.records import Change
-from icecore_coordinator.work.remote.tier_sweeping import SWEEP_WAIT_MS_MAX
+from icecore_coordinator.work.remote.tables_and_sweeps import SWEEP_WAIT_MS_MAX
 from tests.support.cluster_states import KEY, TOPIC, commit
 from tests.support.tier_states import begun, published, sealed, tier_of
 from tests.support.tier_world import TierWorld

@@ -6,9 +6,9 @@ from icecore.errors import IcecoreError, ObjectStoreBusyError, ObjectStoreError,
 from icecore.model import NodeState
 from icecore.tier_records import TierState
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_coordinator.decisions.tiering import forget_store
+from icecore_coordinator.decisions.remote.tiering import forget_store
 from icecore_coordinator.state.records import Change, updated
-from icecore_coordinator.work.remote.copy_verifier import VERIFY_WAIT_MS_MAX
+from icecore_coordinator.work.remote.verified_copies import VERIFY_WAIT_MS_MAX
 from tests.support.cluster_states import ALL, KEY, TOPIC, commit, segment
 from tests.support.tier_states import published, remote, tabled, tier_of, tiered_topic
 from tests.support.tier_world import TierWorld
