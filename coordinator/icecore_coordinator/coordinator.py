@@ -1,15 +1,12 @@
-"""A coordinator, composed: ledger, sessions, recovery, sealing, auditing, and the loop that looks.
+"""A coordinator, composed: ledger, sessions, workers, services, and the table of its jobs.
 
-The loop wakes when a node or a tail was lost and every second anyway, asks each part what is
-needed, and starts it as a task. Nothing is remembered between turns that could not be found again
-by looking, so that a restarted coordinator goes on where the last one stopped.
+The table says what is done again and again, how often, and what begins a turn before its time.
+Nothing is remembered between turns that could not be found again by looking, so that a restarted
+coordinator goes on where the last one stopped.
 """
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
 
 from icecore.errors import NotCoordinatorError
 from icecore.model import SegmentId, SegmentState
@@ -56,6 +53,8 @@ from icecore_coordinator.work.copies.repairing import Repairer
 from icecore_coordinator.work.copies.surplus import SurplusCopies
 from icecore_coordinator.work.counted_time import CountedTime
 from icecore_coordinator.work.deletions import Deletions
+from icecore_coordinator.work.healing import Healing
+from icecore_coordinator.work.jobs import Job, Jobs
 from icecore_coordinator.work.node_removal import NodeRemoval
 from icecore_coordinator.work.position_saving import PositionSaving
 from icecore_coordinator.work.producer_naming import ProducerNaming
@@ -79,19 +78,6 @@ from icecore_coordinator.work.worker_ports import WorkerPorts
 
 _log = logging.getLogger(__name__)
 
-K = TypeVar("K")
-
-SEGMENTS_PER_ROUND = 128
-"""Most segments of one recovery round, or partitions of one opening round."""
-ROUNDS_AT_ONCE = 4
-"""Most rounds of each kind at once. The rest waits here, where its turn can be chosen, instead of
-at nodes and disks."""
-LOOPS = frozenset(
-    ["tick", "heal", "audit", "roll", "repair", "retain", "confirm", "upload", "follow_tiers"]
-)
-"""Tasks without which this process would only look alive."""
-ROUNDS = frozenset(["recover", "recover_unclean", "open_tails"])
-"""Tasks after which there may be room for another."""
 GAIN_SHARE = 0.8
 """A roll must gain replicas within this share of the wait before the next request to roll."""
 ROLL_LOOKS = 4
@@ -131,8 +117,8 @@ class Coordinator:
         self.live = Liveness()
         self.heard = ReportedState(self.ledger.state)
         self.alerts = Alerts(clock)
-        self._net, self._store, self._poke = net, store, asyncio.Event()
-        self._clock, self._timing = clock, timing
+        self._net, self._store, self._timing = net, store, timing
+        self._jobs = Jobs(clock, self.ledger.lose)
         ports = WorkerPorts(
             ledger=self.ledger,
             calls=NodeCalls(net, self.ledger.state),
@@ -158,9 +144,10 @@ class Coordinator:
         )
         self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
         self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
+        self._healing = self._make_healing(ports)
         self._counted, rolls = CountedTime(self.ledger, self.live, clock), TailRolls(ports)
         self._naming = ProducerNaming(self.ledger, ports.calls, self.live, clock, timing)
-        self.tiering = TieringScheduler(ports, self._spawn)
+        self.tiering = TieringScheduler(ports, self._jobs.spawn)
         self._retention = RetentionScheduler(ports, rolls)
         self._reclaimer = Reclaimer(
             ports, rolls, self._sessions.usage, self.tiering.local.free, reclaim_slack_bytes
@@ -170,7 +157,7 @@ class Coordinator:
             ports,
             admission=self._admission,
             sessions=self._sessions,
-            broken=BrokenStreams(self._sessions, ports.calls, self._spawn),
+            broken=BrokenStreams(self._sessions, ports.calls, self._jobs.spawn),
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=self._naming,
@@ -181,7 +168,6 @@ class Coordinator:
         self._describer = self._make_describer()
         admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
         self._handlers = _merged(nodes.handlers(), admin)
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self._servers: list[Server] = []
 
     def _make_sessions(self, ports: WorkerPorts) -> NodeSessions:
@@ -195,6 +181,11 @@ class Coordinator:
             clock=ports.clock,
             lease_ms=ports.timing.lease_ms,
             on_status=self._on_status,
+        )
+
+    def _make_healing(self, ports: WorkerPorts) -> Healing:
+        return Healing(
+            ports, self._jobs, self.recovery, self._opener, self._hand_over, self._deletions
         )
 
     def _make_describer(self) -> Describer:
@@ -266,16 +257,7 @@ class Coordinator:
         self._sessions.start()
         for address in (listen, *([native(native_listen)] if native_listen else [])):
             self._servers.append(await self._net.serve(address, self._handlers))
-        self._spawn(self._tick(), "tick")
-        self._spawn(self._heal(), "heal")
-        self._spawn(self._audit(), "audit")
-        self._spawn(self._roll(), "roll")
-        self._spawn(self._repair(), "repair")
-        self._spawn(self._retain(), "retain")
-        self._spawn(self._drop_local_copies(), "local_copies")
-        self._spawn(self._confirm(), "confirm")
-        self._spawn(self._begin_uploads(), "upload")
-        self._spawn(self._follow_tiers(), "follow_tiers")
+        self._jobs.start(self._table())
         state = self.ledger.state
         event(
             _log,
@@ -294,154 +276,82 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop serving and release the store. Idempotent."""
-        await self._cancel_tasks()
+        await self._jobs.stop()
         await asyncio.gather(*(server.stop(grace_s=0.5) for server in self._servers))
         self._servers.clear()
-        await self._cancel_tasks()  # what streams started that ended meanwhile
+        await self._jobs.stop()  # what streams started that ended meanwhile
         await self._store.close()
-
-    async def _cancel_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_change(self, change: Change) -> None:
         self._versions.on_change(change)  # before it is told what is the newest
         self._sessions.on_change(change)
         self._pushes.on_change(change)
         if any(_means_work(record) for record in change.puts):
-            self._poke.set()
+            self._healing.poke()
 
     def _on_status(self) -> None:
         self.ledger.note_news()
-        self._poke.set()
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if task.get_name() in ROUNDS:
-            self._poke.set()
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        event(_log, logging.ERROR, "task_failed", task=task.get_name(), exc_info=error)
-        if task.get_name() in LOOPS:
-            self.ledger.lose()
-
-    async def _tick(self) -> None:
-        while True:
-            self._sessions.tick()
-            await asyncio.sleep(self._timing.tick_ms / 1000)
-
-    async def _heal(self) -> None:
-        """Start whatever is needed; look when something changed, and now and then anyway."""
-        looked = -math.inf
-        while True:
-            now = self._clock.monotonic_ms()
-            if self._poke.is_set() or now - looked >= self._timing.look_ms or self._has_waiting():
-                self._poke.clear()
-                looked = now
-                self._start_needed()
-                # What was started takes its keys meanwhile; and where very many segments are looked
-                # at, that must not be all that happens while each of them changes.
-                took_ms = self._clock.monotonic_ms() - now
-                await asyncio.sleep(LOOK_RESTS * took_ms / 1000)
-            try:
-                async with asyncio.timeout(self._timing.tick_ms / 1000):
-                    await self._poke.wait()
-            except TimeoutError:
-                continue
+        self._healing.poke()
 
     def _request(self, segment_id: SegmentId) -> None:
         """Recover a segment whose leader is well, at once."""
         self.recovery.request(segment_id)
-        self._poke.set()
+        self._healing.poke()
 
-    def _has_waiting(self) -> bool:
+    def _table(self) -> tuple[Job, ...]:
+        """All that this coordinator does again and again. Each loop is its own, so that none waits
+        for what another one waits for. One that fails ends the coordinator."""
+        t, tiering = self._timing, self.tiering
         return (
-            self.recovery.backoff.is_waiting
-            or self._opener.backoff.is_waiting
-            or self._hand_over.is_busy
+            # leases that end; first of all, or nobody would be missed
+            Job("tick", self._sessions.tick, every_ms=t.tick_ms, is_first_at_once=True),
+            # recoveries, tails, moves and deletions that are needed. What was started takes its
+            # keys during the rest; and where very many segments are looked at, that must not be all
+            # that happens while each of them changes.
+            Job(
+                "heal",
+                self._healing.look,
+                every_ms=t.tick_ms,
+                wake=self._healing.wake,
+                is_first_at_once=True,
+                rests=LOOK_RESTS,
+            ),
+            Job(
+                "audit",
+                self._vanished.look,  # first: of these there is nothing to repair
+                self._repairer.drop_damaged,
+                self._auditor.audit,
+                self._deletions.look,
+                every_ms=t.audit_ms,
+            ),
+            # fewer at each look while segments are rolled
+            Job("roll", self._auditor.roll, every_ms=self._roll_wait_ms),
+            Job("repair", self._repairer.repair, every_ms=t.audit_ms),
+            Job(
+                "retain",
+                self._counted.store,
+                self._retention.look,
+                self._surplus.look,
+                self._reclaimer.look,
+                every_ms=t.audit_ms,
+            ),
+            # one transaction a second: it stores what was heard, or shows that it still could
+            Job("confirm", self._confirm, every_ms=t.audit_ms),
+            Job("local_copies", tiering.local.look, every_ms=t.audit_ms),
+            # the end of an upload begins the next one
+            Job("upload", tiering.begin, every_ms=t.audit_ms, wake=tiering.room),
+            # tables and objects; it may wait for the object store
+            Job("follow_tiers", tiering.follow, every_ms=t.audit_ms),
         )
 
-    def _start_needed(self) -> None:
-        usual: list[SegmentId] = []
-        unclean: list[SegmentId] = []  # apart: nodes may have to read whole logs for them (R46)
-        for segment_id in self.recovery.needed():
-            is_unclean = self.ledger.state.segments[segment_id].is_unclean_allowed
-            (unclean if is_unclean else usual).append(segment_id)
-        self._start_rounds("recover", self.recovery.recover, usual)
-        self._start_rounds("recover_unclean", self.recovery.recover, unclean)
-        self._start_rounds("open_tails", self._opener.open, self._opener.needed())
-        if leaving := self._hand_over.needed():
-            self._spawn(self._hand_over.hand_over(leaving), "hand_over")
-        if topic_ids := self._deletions.needed():
-            self._spawn(self._deletions.finish(topic_ids), "delete_topics")
-
-    def _start_rounds(
-        self,
-        name: str,
-        work: Callable[[Sequence[K]], Coroutine[Any, Any, None]],
-        keys: Sequence[K],
-    ) -> None:
-        """As many rounds of a kind as may be under way; the rest is found again when one ends."""
-        room = ROUNDS_AT_ONCE - sum(task.get_name() == name for task in self._tasks)
-        for at in range(0, min(len(keys), room * SEGMENTS_PER_ROUND), SEGMENTS_PER_ROUND):
-            self._spawn(work(keys[at : at + SEGMENTS_PER_ROUND]), name)
+    def _roll_wait_ms(self) -> float:
+        return self._timing.audit_ms / (ROLL_LOOKS if self._auditor.is_rolling else 1)
 
     async def _confirm(self) -> None:
-        """One transaction a second: it stores what was heard, or shows that it still could."""
-        while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
-            if heard := self.heard.to_store():
-                await self.ledger.decide_all(heard)
-            else:
-                await self.ledger.confirm()
-
-    async def _repair(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
-            await self._repairer.repair()
-
-    async def _retain(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
-            await self._counted.store()
-            await self._retention.look()
-            await self._surplus.look()
-            await self._reclaimer.look()
-
-    async def _drop_local_copies(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
-            await self.tiering.local.look()
-
-    async def _begin_uploads(self) -> None:
-        while True:
-            await self.tiering.wait_for_room(self._timing.audit_ms)
-            await self.tiering.begin()
-
-    async def _follow_tiers(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
-            await self.tiering.follow()
-
-    async def _audit(self) -> None:
-        while True:
-            await asyncio.sleep(self._timing.audit_ms / 1000)
-            await self._vanished.look()  # first: of these there is nothing to repair
-            await self._repairer.drop_damaged()
-            await self._auditor.audit()
-            await self._deletions.look()
-
-    async def _roll(self) -> None:
-        while True:
-            looks = ROLL_LOOKS if self._auditor.is_rolling else 1
-            await asyncio.sleep(self._timing.audit_ms / looks / 1000)
-            await self._auditor.roll()
+        if heard := self.heard.to_store():
+            await self.ledger.decide_all(heard)
+        else:
+            await self.ledger.confirm()
 
 
 def _means_work(record: Record) -> bool:

@@ -18,6 +18,7 @@ class ControlPlane:
 
     def __init__(self, database: SqliteDatabase, clock: Clock) -> None:
         nothing = cast(Any, None)
+        self.clock = clock
         self.coordinator = Coordinator(nothing, SqliteStore(database), clock, SystemRng())
 
     async def start(self) -> None:

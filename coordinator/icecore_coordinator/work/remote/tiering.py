@@ -39,6 +39,8 @@ class TieringScheduler:
         calling: dict[SegmentId, NodeId] = {}
         self.merging = Merging(ports, self.errors, calling, spawn)
         self._uploads = UploadScheduler(ports, self.errors, calling, spawn)
+        self.room = self._uploads.room
+        """Set when another upload may begin."""
         self._withdrawals = Withdrawals(ports, verifier, self.errors)
         self._tables = TableScheduler(ports, self.errors, self._withdrawals.doubt)
         self._sweeper = SweepScheduler(ports, self.errors)
@@ -53,10 +55,6 @@ class TieringScheduler:
         """Begin the uploads that are due; each goes on as a task of its own."""
         self._tell_warnings()
         await self._uploads.look()
-
-    async def wait_for_room(self, timeout_ms: float) -> None:
-        """See ``UploadScheduler.wait_for_room``."""
-        await self._uploads.wait_for_room(timeout_ms)
 
     async def follow(self) -> None:
         """Bring tables and objects to what metadata say; it may wait for the store."""

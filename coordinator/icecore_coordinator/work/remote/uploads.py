@@ -10,7 +10,6 @@ among the uploads of a node, and are closed as those are.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -78,15 +77,8 @@ class UploadScheduler:
         self._turns: dict[bytes, int] = {}
         """Number of the last turn of each topic, by topic id: the lowest is first."""
         self._turn = 0
-        self._room = asyncio.Event()
-        """Set when a node that has uploaded something may be asked for more."""
-
-    async def wait_for_room(self, timeout_ms: float) -> None:
-        """Wait until an upload has ended well, at most so long: another may begin at once then."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._room.wait()
-        self._room.clear()
+        self.room = asyncio.Event()
+        """Set when an upload has ended well: its node may be asked for more at once."""
 
     async def look(self) -> None:
         """Close attempts that nobody waits for, then begin what is due and has room."""
@@ -188,7 +180,7 @@ class UploadScheduler:
             self._segments.release(tier.segment_id, is_done=is_done)
             if is_done:
                 self._failed.pop(tier.segment_id, None)
-                self._room.set()
+                self.room.set()
             else:
                 self._failed[tier.segment_id] = tier.owner
 

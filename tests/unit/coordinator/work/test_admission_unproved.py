@@ -81,7 +81,7 @@ async def filled(plane: ControlPlane) -> None:
     for node_id in range(1, NODES_MAX + 1):
         _, session = await plane.join(node_id)
         if node_id % 2 == 0:
-            plane.coordinator._clock.now += 1  # type: ignore[attr-defined]
+            plane.clock.now += 1  # type: ignore[attr-defined]
             plane.leave(session)
 
 

@@ -17,6 +17,7 @@ from icecore.errors import (
 from icecore.tier_records import TierState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.remote.tiering import close
+from icecore_coordinator.work.jobs import Job
 from tests.support.cluster_states import KEY, TOPIC, another_topic, commit
 from tests.support.tier_states import begun, sealed, tier, tier_of
 from tests.support.tier_world import TierWorld
@@ -46,9 +47,9 @@ async def test_the_next_upload_need_not_wait_for_an_audit(world: TierWorld) -> N
     sealed(world.state)
     await world.uploads()
     async with asyncio.timeout(5):
-        await world.tiering.wait_for_room(600_000)
+        await Job("upload", every_ms=600_000, wake=world.tiering.room).wait()
     begun_ms = asyncio.get_running_loop().time() * 1000
-    await world.tiering.wait_for_room(50)
+    await Job("upload", every_ms=50, wake=world.tiering.room).wait()
     assert asyncio.get_running_loop().time() * 1000 - begun_ms >= 45, "it was said once"
 
 
@@ -57,7 +58,7 @@ async def test_an_upload_that_fails_makes_no_room(world: TierWorld) -> None:
     world.fails[1] = ObjectStoreError("access denied")
     await world.uploads()
     begun_ms = asyncio.get_running_loop().time() * 1000
-    await world.tiering.wait_for_room(50)
+    await Job("upload", every_ms=50, wake=world.tiering.room).wait()
     assert asyncio.get_running_loop().time() * 1000 - begun_ms >= 45
 
 
