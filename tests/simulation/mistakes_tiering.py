@@ -99,9 +99,11 @@ def current_attempt_is_swept() -> Iterator[None]:
     """R89: the sweeper takes what is published for what failed; and nodes believe it (R103)."""
     right = tiering.sweepings
 
-    def wrong(state: ClusterState, segment_id: SegmentId, keep_ms: int) -> list[Sweeping]:
+    def wrong(
+        state: ClusterState, segment_id: SegmentId, keep_ms: int, held_attempt: int = NO_ATTEMPT
+    ) -> list[Sweeping]:
         tier = state.tiers.segments.get(segment_id)
-        found = right(state, segment_id, keep_ms)
+        found = right(state, segment_id, keep_ms, held_attempt)
         if tier is None or tier.state is not TierState.PUBLISHED:
             return found
         return [*found, Sweeping(segment_id, tier.attempt, is_last=False)]
