@@ -1,4 +1,4 @@
-"""``python -m icecore_coordinator``: one coordinator process with the embedded metadata store."""
+"""``python -m icecore_coordinator``: one coordinator process with its metadata store."""
 
 import logging
 import os
@@ -21,7 +21,8 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore_coordinator.config import CoordinatorSettings
     from icecore_coordinator.coordinator import Coordinator
     from icecore_coordinator.metrics import CoordinatorPages
-    from icecore_coordinator.stores.sqlite_store import FILE_NAME, SqliteStore
+    from icecore_coordinator.stores.metadata_store import MetadataStore
+    from icecore_coordinator.stores.store_choice import open_store
     from icecore_coordinator.suspended import SuspendedCoordinator
 
 PROGRAM = "icecore-coordinator"
@@ -75,8 +76,8 @@ def _coordinator(net: Transports, settings: CoordinatorSettings) -> Coordinator:
     )
 
 
-def _store(settings: CoordinatorSettings) -> SqliteStore:
-    return SqliteStore(Path(settings.data) / FILE_NAME)
+def _store(settings: CoordinatorSettings) -> MetadataStore:
+    return open_store(Path(settings.data), settings.etcd, SystemRng())
 
 
 async def _is_adopted(

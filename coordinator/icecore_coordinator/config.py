@@ -2,10 +2,19 @@
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, create_model, field_validator
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    TypeAdapter,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
+from icecore.errors import ConfigurationError
 from icecore.process.log import LogFormat
-from icecore.process.settings import Settings, TableSettings, check_listen
+from icecore.process.settings import Settings, TableSettings, check_listen, split_address
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore.topic_settings import SETTINGS, Setting, SettingKind
 from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
@@ -52,6 +61,80 @@ else:
 """One field for each row of ``icecore/topic_settings.py`` that a cluster may say for all topics."""
 
 
+class EtcdSettings(TableSettings):
+    """Metadata in etcd instead of in a file of ``data``."""
+
+    endpoints: str = Field(
+        default="", description="HOST:PORT of etcd's members, joined by commas; https:// means TLS."
+    )
+    prefix: str = Field(
+        default="icecore/", min_length=1, description="Begin of all keys of the cluster."
+    )
+    user: str = Field(
+        default="", description="User name; empty = none, or that of the certificate."
+    )
+    password_file: str = Field(default="", description="File with the user's password.")
+    ca_file: str = Field(default="", description="Certificates that sign those of the members.")
+    certificate_file: str = Field(default="", description="Certificate of this client.")
+    key_file: str = Field(default="", description="Its private key.")
+    attempt_ms: int = Field(
+        default=2_000,
+        ge=100,
+        le=60_000,
+        description="Wait for one member before another one is asked.",
+    )
+    timeout_ms: int = Field(
+        default=10_000,
+        ge=1_000,
+        le=600_000,
+        description="Wait for etcd before the coordinator ends.",
+    )
+
+    @model_validator(mode="after")
+    def _pairs(self) -> "EtcdSettings":
+        for one, other in (("user", "password_file"), ("certificate_file", "key_file")):
+            if bool(getattr(self, one)) != bool(getattr(self, other)):
+                raise ValueError(f"etcd.{one} and etcd.{other} go together: give both or neither")
+        if self.is_used and not self.members:
+            raise ValueError("etcd.endpoints names no member: write HOST:PORT,HOST:PORT")
+        schemes = {scheme for scheme, _ in self._parts()}
+        if len(schemes) > 1:
+            raise ValueError("etcd.endpoints has members with and without https://: all or none")
+        for address in self.members:
+            if any(each in address for each in "; /"):
+                raise ValueError(f"etcd.endpoints: {address!r} is not an address: write HOST:PORT")
+            try:
+                split_address(address)
+            except ConfigurationError as error:
+                raise ValueError(f"etcd.endpoints: {error.message}") from error
+        return self
+
+    def _parts(self) -> list[tuple[bool, str]]:
+        """Each member: whether it said TLS, and its address."""
+        given = [each.strip().rstrip("/") for each in self.endpoints.split(",")]
+        return [
+            (each.startswith("https://"), each.removeprefix("https://").removeprefix("http://"))
+            for each in given
+            if each
+        ]
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether metadata lie in etcd."""
+        return bool(self.endpoints)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """``HOST:PORT`` of each, once."""
+        return tuple(dict.fromkeys(address for _, address in self._parts()))
+
+    @property
+    def is_tls(self) -> bool:
+        """Return whether members are called over TLS."""
+        files = (self.ca_file, self.certificate_file)
+        return any(files) or any(is_tls for is_tls, _ in self._parts())
+
+
 class _Process(Settings):
     """Settings of a coordinator as a process."""
 
@@ -84,6 +167,12 @@ class CoordinatorSettings(WaitSettings, _Process):
         ge=0,
         description="Deleting this much for a full disk, and a quarter of what its node has, must"
         " make room there; else no more is deleted.",
+    )
+    etcd: EtcdSettings = Field(
+        EtcdSettings(),
+        description="Metadata in etcd, not in data: a table [coordinator.etcd]; keys are "
+        + ", ".join(EtcdSettings.model_fields)
+        + ".",
     )
     timing: CoordinatorTiming = Field(
         CoordinatorTiming(), description="Other waits: a table [coordinator.timing]."

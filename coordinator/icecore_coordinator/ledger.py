@@ -15,6 +15,7 @@ from typing import TypeVar
 from icecore.errors import (
     IcecoreError,
     NotCoordinatorError,
+    OutOfSpaceError,
     SupersededError,
     UnavailableError,
 )
@@ -83,6 +84,7 @@ class Ledger:
 
         Raises:
             NotCoordinatorError: another coordinator took over; nothing was committed.
+            OutOfSpaceError: the store has no room; this change was not committed.
             UnavailableError: the store failed, now or before; nobody knows what was committed.
             IcecoreError: whatever the decision raised.
         """
@@ -222,6 +224,8 @@ class Ledger:
         except SupersededError as error:
             self.end(error)
             raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
+        except OutOfSpaceError:
+            raise  # the store takes no changes for now, and has changed nothing
         except IcecoreError as error:
             self.end(error)
             # The leader that asked must not go on as if nothing had changed (R18).

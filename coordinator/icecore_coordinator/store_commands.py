@@ -19,7 +19,8 @@ from icecore.process.system import SystemClock
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import RECORD_TYPES, Record
 from icecore_coordinator.stores.metadata_store import MetadataStore, Stored
-from icecore_coordinator.stores.sqlite_store import FILE_NAME, SqliteStore
+from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.stores.store_choice import SQLITE_FILE
 
 _RECORDS_PER_PAGE = 1_000
 
@@ -145,11 +146,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(asked: Any) -> StoredMetadata:
-    if asked.command == "dump" and not (asked.data / FILE_NAME).exists():
+    if asked.command == "dump" and not (asked.data / SQLITE_FILE).exists():
         raise ConfigurationError(f"{asked.data} has no metadata store: give a coordinator's folder")
     if asked.command == "restore":
         Backup(asked.file)  # a wrong path must not leave an empty store behind
-    store = SqliteStore(asked.data / FILE_NAME)
+    store = SqliteStore(asked.data / SQLITE_FILE)
     try:
         return await (dump if asked.command == "dump" else restore)(store, asked.file)
     finally:

@@ -1,4 +1,4 @@
-"""The metadata store of the coordinator: the port, and SQLite behind it.
+"""The metadata store of the coordinator: the port, and SQLite and etcd behind it.
 
-It imports values of ``icecore`` only.
+It imports values of ``icecore`` and the settings only.
 """

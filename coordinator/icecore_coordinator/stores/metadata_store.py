@@ -3,8 +3,8 @@
 Every write is one transaction that compares the versions of the records it is based on *and* the
 coordinator's epoch, so that an older coordinator never overwrites a newer one. The version of a
 key is the number of times it was put, 0 while it is absent (etcd's ``version``); the coordinator
-never deletes a key to create it again. Implementations: ``stores/sqlite_store.py``.
-All of them pass ``tests/conformance/metadata_store_suite.py``.
+never deletes a key to create it again. ``sqlite_store.py`` and ``etcd_store.py`` implement it. Both
+pass ``tests/conformance/metadata_store_suite.py``.
 """
 
 from collections.abc import Sequence
@@ -73,6 +73,7 @@ class MetadataStore(Protocol):
         Raises:
             SupersededError: this process does not hold the newest coordinator epoch; nothing was
                 changed.
+            OutOfSpaceError: the store takes no changes for now; nothing was changed.
             StorageError: the store failed; the outcome is unknown.
         """
         ...

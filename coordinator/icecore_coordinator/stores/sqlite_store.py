@@ -24,8 +24,6 @@ CREATE TABLE IF NOT EXISTS revision (id INTEGER PRIMARY KEY CHECK (id = 0), valu
 INSERT OR IGNORE INTO revision VALUES (0, 1);
 """
 
-FILE_NAME = "metadata.sqlite3"
-"""In the folder that a coordinator is given."""
 NODE_FILE = "control.db"
 """Only a node's data folder has it."""
 _REPLACE = "UPDATE records SET value = ?, version = version + 1 WHERE key = ? AND version = ?"

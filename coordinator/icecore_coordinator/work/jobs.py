@@ -3,8 +3,9 @@
 A ``Job`` says what is done, how often, what begins a turn before its time, and how long a rest
 follows. ``Jobs`` runs all of them alike, and the tasks that they start. A job that fails ends the
 coordinator, for without it this process would only look alive (R63): its successor finds all work
-by looking. A task that fails is logged; what it did not do is found by the next look. What should
-be tried again without that keeps its waits in a ``KeyedBackoff``, and raises nothing.
+by looking. A metadata store without room ends no job. A task that fails is logged; what it did not
+do is found by the next look. What should be tried again without that keeps its waits in a
+``KeyedBackoff``, and raises nothing.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
+from icecore.errors import OutOfSpaceError
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 
@@ -95,7 +97,10 @@ class Jobs:
         if not job.is_first_at_once:
             await job.wait()
         while True:
-            await job.turn(self._clock)
+            try:
+                await job.turn(self._clock)
+            except OutOfSpaceError as error:
+                _log_full(job.name, error)
             await job.wait()
 
     def spawn(
@@ -135,5 +140,13 @@ class Jobs:
         ended()
         if task.cancelled() or (error := task.exception()) is None:
             return
+        if isinstance(error, OutOfSpaceError):
+            _log_full(task.get_name(), error)
+            return
         event(_log, logging.ERROR, "task_failed", task=task.get_name(), exc_info=error)
         failed()
+
+
+def _log_full(name: str, error: OutOfSpaceError) -> None:
+    """The metadata store took no change. The next look finds the same work again."""
+    event(_log, logging.ERROR, "metadata_store_full", task=name, error=error)

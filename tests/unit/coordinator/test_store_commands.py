@@ -14,7 +14,8 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import next_of
 from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.store_commands import dump, main, restore
-from icecore_coordinator.stores.sqlite_store import FILE_NAME, SqliteStore
+from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.stores.store_choice import SQLITE_FILE
 
 
 async def filled(path: Path, changes: int = 2_500) -> SqliteStore:
@@ -30,9 +31,9 @@ async def filled(path: Path, changes: int = 2_500) -> SqliteStore:
 
 
 async def test_there_and_back(tmp_path: Path) -> None:
-    store, path = await filled(tmp_path / "old" / FILE_NAME), tmp_path / "backup"
+    store, path = await filled(tmp_path / "old" / SQLITE_FILE), tmp_path / "backup"
     told = await dump(store, path)
-    new = SqliteStore(tmp_path / "new" / FILE_NAME)
+    new = SqliteStore(tmp_path / "new" / SQLITE_FILE)
     assert await restore(new, path) == told
     assert await new.scan("") == await store.scan("")
     assert new.revision == store.revision, "nodes take neither for the older one"
@@ -42,7 +43,7 @@ async def test_there_and_back(tmp_path: Path) -> None:
 
 
 async def test_a_store_with_metadata_is_left_alone(tmp_path: Path) -> None:
-    store, path = await filled(tmp_path / "old" / FILE_NAME, 100), tmp_path / "backup"
+    store, path = await filled(tmp_path / "old" / SQLITE_FILE, 100), tmp_path / "backup"
     await dump(store, path)
     before = await store.scan("")
     with pytest.raises(ConfigurationError, match="not empty, so nothing was changed"):
@@ -71,14 +72,14 @@ def _not_json(entries: list[BackupEntry]) -> list[BackupEntry]:
 async def test_records_that_no_coordinator_could_read(
     tmp_path: Path, change: Callable[[list[BackupEntry]], list[BackupEntry]]
 ) -> None:
-    store, path = await filled(tmp_path / "old" / FILE_NAME, 100), tmp_path / "backup"
+    store, path = await filled(tmp_path / "old" / SQLITE_FILE, 100), tmp_path / "backup"
     entries = change([BackupEntry(*each) for each in await store.scan("")])
     cluster = json.loads((await store.scan("cluster"))[0].value)
     header = BackupHeader(bytes.fromhex(cluster["cluster_id"]), 1, 9, len(entries), 0)
     writer = BackupWriter(path, header)
     writer.write(entries)
     writer.finish()
-    new = SqliteStore(tmp_path / "new" / FILE_NAME)
+    new = SqliteStore(tmp_path / "new" / SQLITE_FILE)
     with pytest.raises(StorageError, match="can't be used"):
         await restore(new, path)
     assert await new.scan("") == []
@@ -87,12 +88,12 @@ async def test_records_that_no_coordinator_could_read(
 
 
 async def test_a_backup_that_names_two_clusters(tmp_path: Path) -> None:
-    store, path = await filled(tmp_path / "old" / FILE_NAME, 100), tmp_path / "backup"
+    store, path = await filled(tmp_path / "old" / SQLITE_FILE, 100), tmp_path / "backup"
     entries = [BackupEntry(*each) for each in await store.scan("")]
     writer = BackupWriter(path, BackupHeader(b"d" * 16, 1, 9, len(entries), 0))
     writer.write(entries)
     writer.finish()
-    new = SqliteStore(tmp_path / "new" / FILE_NAME)
+    new = SqliteStore(tmp_path / "new" / SQLITE_FILE)
     with pytest.raises(StorageError, match="names two clusters"):
         await restore(new, path)
     assert await new.scan("") == []
@@ -101,7 +102,7 @@ async def test_a_backup_that_names_two_clusters(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_made_of_an_empty_store(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / FILE_NAME)
+    store = SqliteStore(tmp_path / SQLITE_FILE)
     with pytest.raises(ConfigurationError, match="empty: nothing was written"):
         await dump(store, tmp_path / "backup")
     assert not (tmp_path / "backup").exists()
@@ -112,7 +113,7 @@ def test_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     backup, old, new, node, locked = (
         str(tmp_path / each) for each in ("backup", "old", "new", "node", "locked")
     )
-    store = asyncio.run(filled(Path(old) / FILE_NAME, 100))
+    store = asyncio.run(filled(Path(old) / SQLITE_FILE, 100))
     (tmp_path / "node").mkdir()
     (tmp_path / "node" / "control.db").touch()
 
@@ -131,6 +132,6 @@ def test_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert told[0] == told[1]
     assert told[0]["records"] == 101
     fails("data folder of a node", "restore", backup, "--data", node)
-    used = SqliteStore(Path(locked) / FILE_NAME)
+    used = SqliteStore(Path(locked) / SQLITE_FILE)
     fails("already in use by another", "restore", backup, "--data", locked)
     asyncio.run(used.close())

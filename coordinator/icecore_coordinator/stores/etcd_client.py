@@ -1,0 +1,305 @@
+"""Calls to the members of one etcd cluster: the next member has its turn when one is silent.
+
+Every call has a deadline of its own, so that a frozen member costs one wait and no more. A member
+that failed gets a new connection with its next turn: gRPC would wait ever longer before it connects
+again, and would never read renewed certificates. Nothing here knows what is stored.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import grpc
+
+from icecore.errors import ConfigurationError, IcecoreError, OutOfSpaceError, StorageError
+from icecore_coordinator.config import EtcdSettings
+from icecore_coordinator.stores.etcd_messages import (
+    AuthenticateRequest,
+    AuthenticateResponse,
+    RangeRequest,
+    RangeResponse,
+    StatusRequest,
+    StatusResponse,
+    TxnRequest,
+    TxnResponse,
+)
+
+T = TypeVar("T")
+
+OLDEST_VERSION: Final = (3, 4)
+"""Older ones are not tested."""
+_LOSE_DATA: Final = ((3, 5, 0), (3, 5, 3))
+"""Versions from the first to below the second: a crash may leave members with different data."""
+_RANGE: Final = ("/etcdserverpb.KV/Range", RangeResponse)
+_TXN: Final = ("/etcdserverpb.KV/Txn", TxnResponse)
+_STATUS: Final = ("/etcdserverpb.Maintenance/Status", StatusResponse)
+_AUTHENTICATE: Final = ("/etcdserverpb.Auth/Authenticate", AuthenticateResponse)
+_FIRST_REST_S: Final = 0.05
+_LONGEST_REST_S: Final = 0.5
+_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
+    ("grpc.enable_retries", 0),
+    ("grpc.max_receive_message_length", -1),  # etcd does not limit its answers
+)
+_FULL: Final = (
+    "etcd has no space left (alarm NOSPACE) and takes no changes: shorten its history (etcdctl"
+    " compact REVISION), give the room back (etcdctl defrag), clear the alarm (etcdctl alarm"
+    " disarm); or raise --quota-backend-bytes"
+)
+_LIMITS: Final = ("request is too large", "too many operations", "larger than max")
+_IS_TOO_LARGE: Final = (
+    "etcd refuses a change for its size: give its members the default --max-request-bytes (1.5 MiB)"
+    " and --max-txn-ops (128), or more"
+)
+
+
+class EtcdAnswer(NamedTuple):
+    """An answer, and whether the call may have been carried out before it, too."""
+
+    message: Any
+    is_repeated: bool
+
+
+class EtcdClient:
+    """Unary calls to a cluster of etcd.
+
+    Args:
+        settings: Where it is, and who asks.
+    """
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        self._settings = settings
+        self._members = settings.members
+        self._at = 0
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._cluster_id = 0
+        self._token = ""
+        self._said: dict[str, str] = {}
+
+    async def range(self, key: bytes, range_end: bytes = b"", limit: int = 0) -> Any:
+        """The newest values of a key, or of all keys below ``range_end``. Raises as ``txn``."""
+        request = RangeRequest(key=key, range_end=range_end, limit=limit)
+        return (await self._call(_RANGE, request)).message
+
+    async def txn(
+        self, conditions: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
+    ) -> EtcdAnswer:
+        """One transaction. It must not matter when it is carried out twice.
+
+        Raises:
+            ConfigurationError: etcd refuses this user, or asks for one.
+            OutOfSpaceError: etcd takes no changes; nothing was changed.
+            StorageError: No member answered in time, and the outcome is unknown.
+        """
+        request = TxnRequest(compare=conditions, success=success, failure=failure)
+        return await self._call(_TXN, request)
+
+    async def check(self) -> list[str]:
+        """Ask all members who they are; wait until one answers.
+
+        Returns:
+            What a person should know: members that are silent, and alarms.
+
+        Raises:
+            ConfigurationError: A member is too old, or two belong to different clusters.
+            StorageError: No member answers in time.
+        """
+        until = self._now() + self._settings.timeout_ms / 1000
+        while True:
+            found = await asyncio.gather(*map(self._status, self._members))
+            answered = {
+                name: each
+                for name, each in zip(self._members, found, strict=True)
+                if each is not None
+            }
+            if answered:
+                return self._judge(answered)
+            if self._now() > until:
+                raise self._no_answer()
+            await asyncio.sleep(_LONGEST_REST_S)
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    async def _status(self, member: str) -> Any:
+        try:
+            await self._log_in(member, self._attempt_s)
+            return await self._once(member, _STATUS, StatusRequest(), self._attempt_s)
+        except grpc.aio.AioRpcError as error:
+            if (refusal := self._refusal(member, error)) is not None:
+                raise refusal from error
+            if not self._is_forgotten(error):
+                await self._give_up(member, error)
+            return None
+
+    def _judge(self, answered: dict[str, Any]) -> list[str]:
+        by_cluster = {each.header.cluster_id: member for member, each in answered.items()}
+        if len(by_cluster) > 1:
+            raise ConfigurationError(
+                "etcd.endpoints names members of different etcd clusters: "
+                f"{' and '.join(by_cluster.values())}. Name the members of one"
+            )
+        [self._cluster_id] = by_cluster
+        for member, each in answered.items():
+            version = tuple(int(part) for part in each.version.split("-")[0].split("."))
+            if version < OLDEST_VERSION or _LOSE_DATA[0] <= version < _LOSE_DATA[1]:
+                raise ConfigurationError(
+                    f"etcd at {member} is of version {each.version}, which is too old or loses"
+                    " data: run 3.4, or 3.5.3 and later"
+                )
+        silent = [each for each in self._members if each not in answered]
+        # The first that answers is asked first.
+        self._at = self._members.index(next(iter(answered)))
+        return [f"{each}: {self._said[each]}" for each in silent] + [
+            f"{member}: {error}" for member, each in answered.items() for error in each.errors
+        ]
+
+    async def _call(self, method: tuple[str, Any], request: Any) -> EtcdAnswer:
+        """Ask one member after the other until one answers."""
+        until = self._now() + self._settings.timeout_ms / 1000
+        tries, rest_s, is_repeated = 0, _FIRST_REST_S, False
+        while (left_s := until - self._now()) > 0:
+            member = self._members[self._at]
+            # A slow cluster must not be asked for ever in waits that are too short for it.
+            patience_s = self._attempt_s * (1 + tries // len(self._members))
+            try:
+                await self._log_in(member, min(patience_s, left_s))
+                answer = await self._once(member, method, request, min(patience_s, left_s))
+            except grpc.aio.AioRpcError as error:
+                if (refusal := self._refusal(member, error)) is not None:
+                    if isinstance(refusal, OutOfSpaceError) and is_repeated:
+                        raise StorageError(refusal.message) from error
+                    raise refusal from error
+                if not self._is_forgotten(error):
+                    is_repeated = True
+                    await self._give_up(member, error)
+                    self._at = (self._at + 1) % len(self._members)
+            else:
+                if answer.header.cluster_id == (self._cluster_id or answer.header.cluster_id):
+                    return EtcdAnswer(answer, is_repeated)
+                self._said[member] = "it belongs to another etcd cluster"
+                self._at = (self._at + 1) % len(self._members)
+            tries += 1
+            if tries >= len(self._members):
+                await asyncio.sleep(rest_s)
+                rest_s = min(2 * rest_s, _LONGEST_REST_S)
+        raise self._no_answer()
+
+    async def _log_in(self, member: str, patience_s: float) -> None:
+        """Tokens end after minutes, and with a member that starts again: see ``_is_forgotten``."""
+        if not self._settings.user or self._token:
+            return
+        password = _read(self._settings.password_file).decode().rstrip("\r\n")
+        request = AuthenticateRequest(name=self._settings.user, password=password)
+        try:
+            answer = await self._once(member, _AUTHENTICATE, request, patience_s)
+        except grpc.aio.AioRpcError as error:
+            if "authentication is not enabled" in _details(error):
+                return
+            raise
+        self._token = answer.token
+
+    def _is_forgotten(self, error: grpc.aio.AioRpcError) -> bool:
+        """Return whether the token is no use any more; the next call gets another one."""
+        said = _details(error)
+        is_forgotten = "invalid auth token" in said or ("revision" in said and "auth" in said)
+        if is_forgotten:
+            self._token = ""
+        return is_forgotten
+
+    def _refusal(self, member: str, error: grpc.aio.AioRpcError) -> IcecoreError | None:
+        """The error of a member that has refused for good; None = ask again."""
+        said, user = _details(error), self._settings.user
+        if "database space exceeded" in said:
+            return OutOfSpaceError(_FULL)
+        if any(limit in said for limit in _LIMITS):
+            return StorageError(_IS_TOO_LARGE)
+        if "authentication failed" in said:
+            return ConfigurationError(
+                f"etcd knows no user {user!r} with this password: look at etcd.user and"
+                " etcd.password_file"
+            )
+        if "user name is empty" in said:
+            return ConfigurationError(
+                "etcd asks who this is: give etcd.user with etcd.password_file, or a certificate"
+            )
+        if "permission denied" in said:
+            prefix = self._settings.prefix
+            return ConfigurationError(
+                f"etcd denies {user or 'this client'!r} the keys that begin with {prefix!r}: grant"
+                f" it (etcdctl role grant-permission ROLE readwrite --prefix=true {prefix})"
+            )
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return ConfigurationError(f"{member} is no etcd: name members in etcd.endpoints")
+        if error.code() is grpc.StatusCode.INVALID_ARGUMENT and not self._is_forgotten(error):
+            return StorageError(f"etcd refuses a call: {said}")
+        return None
+
+    def _no_answer(self) -> StorageError:
+        said = "; ".join(f"{member}: {why}" for member, why in self._said.items())
+        waited_s = self._settings.timeout_ms / 1000
+        return StorageError(
+            f"no member of etcd has answered for {waited_s:g} s ({said}): look at etcd and at"
+            " etcd.endpoints"
+        )
+
+    async def _once(
+        self, member: str, method: tuple[str, Any], request: Any, patience_s: float
+    ) -> Any:
+        path, answer = method
+        call: Callable[..., Awaitable[Any]] = self._channel(member).unary_unary(
+            path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        metadata = (("token", self._token),) if self._token else ()
+        return await call(request, timeout=patience_s, metadata=metadata)
+
+    def _channel(self, member: str) -> grpc.aio.Channel:
+        channel = self._channels.get(member)
+        if channel is None:
+            settings = self._settings
+            if settings.is_tls:
+                credentials = grpc.ssl_channel_credentials(
+                    _read(settings.ca_file) or None,
+                    _read(settings.key_file) or None,
+                    _read(settings.certificate_file) or None,
+                )
+                channel = grpc.aio.secure_channel(member, credentials, options=_OPTIONS)
+            else:
+                channel = grpc.aio.insecure_channel(member, options=_OPTIONS)
+            self._channels[member] = channel
+        return channel
+
+    async def _give_up(self, member: str, error: grpc.aio.AioRpcError) -> None:
+        """Forget the connection: the next turn of this member begins anew."""
+        is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        self._said[member] = "it is silent" if is_late else _details(error)
+        if (channel := self._channels.pop(member, None)) is not None:
+            await channel.close()
+
+    @property
+    def _attempt_s(self) -> float:
+        return self._settings.attempt_ms / 1000
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _details(error: grpc.aio.AioRpcError) -> str:
+    return (error.details() or error.code().name).removeprefix("etcdserver: ")
+
+
+def _read(path: str) -> bytes:
+    """A file that the settings name, empty where they name none. It is read anew each time, since
+    certificates and passwords are renewed."""
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError as error:
+        raise ConfigurationError(
+            f"etcd: {path} cannot be read: {error.strerror}", file=path
+        ) from error
