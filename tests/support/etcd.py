@@ -5,6 +5,7 @@ programs. Where there is none and Docker runs, one member runs in a container (t
 Tests that need a server are left out without either.
 """
 
+import base64
 import contextlib
 import importlib.util
 import json
@@ -57,6 +58,11 @@ NEEDS_MEMBERS = pytest.mark.skipif(
 """Processes that a test may kill and stop."""
 
 
+def as_text(value: bytes) -> str:
+    """Bytes as the JSON gateway wants them."""
+    return base64.b64encode(value).decode()
+
+
 class EtcdMembers:
     """Members of one etcd cluster, each a process of ours.
 
@@ -84,6 +90,11 @@ class EtcdMembers:
     def endpoints(self) -> list[str]:
         """``HOST:PORT`` of each member."""
         return list(self._clients)
+
+    @property
+    def metrics(self) -> list[str]:
+        """URL of each member's metrics and health."""
+        return list(self._metrics)
 
     def start(self) -> "EtcdMembers":
         """Start all, wait until each has a leader."""
@@ -141,6 +152,28 @@ class EtcdMembers:
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: bytes = answer.read()
         return found
+
+    def fill(self) -> None:
+        """Put junk until a member is over its quota: the alarm NOSPACE."""
+        junk = {"key": as_text(b"junk"), "value": as_text(b"x" * (1 << 20))}
+        for _ in range(20):
+            try:
+                self.post("/v3/kv/put", junk)
+            except urllib.error.HTTPError as error:
+                assert b"space exceeded" in error.read()
+                return
+        raise AssertionError("the quota is larger than all this junk")
+
+    def make_room(self) -> None:
+        """The three commands of a person: shorten the history, defragment, clear the alarm."""
+        newest = json.loads(self.post("/v3/kv/range", {"key": as_text(b"junk")}))["header"]
+        compaction = {"revision": newest["revision"], "physical": True}
+        self.post("/v3/kv/compaction", compaction)
+        for number in range(len(self._clients)):
+            self.post("/v3/maintenance/defragment", {}, number)
+        alarms = json.loads(self.post("/v3/maintenance/alarm", {"action": "GET"}))
+        for alarm in alarms.get("alarms", ()):
+            self.post("/v3/maintenance/alarm", {"action": "DEACTIVATE", **alarm})
 
     def kill(self, number: int) -> None:
         """SIGKILL."""

@@ -1,0 +1,145 @@
+"""A cluster whose coordinator has its metadata in etcd: the coordinator dies, members of etcd die
+and stand still, all under load, and nothing that was acknowledged is lost."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from icecore import Admin
+from icecore.dev import LocalCluster
+from icecore.errors import IcecoreError, OutOfSpaceError
+from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
+from tests.support.clusters import LEASE_MS, running
+from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, running_members
+
+pytestmark = NEEDS_MEMBERS
+_CHANGE_WITHIN_S = 60.0
+
+
+@contextlib.contextmanager
+def cluster_on(etcd: EtcdMembers, folder: Path) -> Iterator[LocalCluster]:
+    settings = {"lease_ms": LEASE_MS, "etcd": {"endpoints": ",".join(etcd.endpoints)}}
+    with running(LocalCluster(folder, 3, coordinator_settings=settings)) as cluster:
+        yield cluster
+
+
+async def changes(cluster: LocalCluster, names: Iterator[str]) -> float:
+    """Make a topic, however often that must be tried; the seconds until it was there."""
+    began = time.monotonic()
+    while True:
+        try:
+            async with Admin(cluster.bootstrap, timeout_s=10) as admin:
+                await admin.create_topic(next(names), partitions=3)
+            return time.monotonic() - began
+        except IcecoreError:
+            assert time.monotonic() - began < _CHANGE_WITHIN_S
+            await asyncio.sleep(0.1)
+
+
+def topic_names() -> Iterator[str]:
+    number = 0
+    while True:
+        number += 1
+        yield f"made-{number}"
+
+
+@contextlib.asynccontextmanager
+async def load(cluster: LocalCluster, topic: str) -> AsyncIterator[Log]:
+    """Produce until the block ends; what was acknowledged is in the log then."""
+    log: Log = {}
+    is_over = asyncio.Event()
+
+    async def work() -> None:
+        start = 0
+        while not is_over.is_set():
+            found = await produce(cluster.addresses[1], topic, numbered(start, 200))
+            log.update(merged(log, found))
+            start += 200
+
+    task = asyncio.create_task(work())
+    try:
+        yield log
+    finally:
+        is_over.set()
+        await task
+
+
+async def test_a_coordinator_on_etcd_dies_and_starts_again(tmp_path: Path) -> None:
+    """Also in an empty folder: all that it knows is in etcd."""
+    with running_members(tmp_path / "etcd", 1) as etcd, cluster_on(etcd, tmp_path / "c") as cluster:
+        await create(cluster.bootstrap, "rolled", partitions=3, segment_bytes=64 << 10)
+        rolled = await produce(cluster.bootstrap, "rolled", numbered(0, 2000, 200))
+        await create(cluster.bootstrap, "t", partitions=3)
+        before = await produce(cluster.bootstrap, "t", numbered(0, 2000, 200))
+        cluster.kill_coordinator()
+        during = await produce(cluster.addresses[1], "t", numbered(2000, 200))
+        cluster.start_coordinator()
+        after = await produce(cluster.bootstrap, "t", numbered(2200, 2000, 200))
+        assert await read_all(cluster.bootstrap, "t") == merged(merged(before, during), after)
+        assert await read_all(cluster.bootstrap, "rolled") == rolled
+        known = cluster.folder / "coordinator" / "metadata.etcd.json"
+        assert json.loads(known.read_text())["prefix"] == "icecore/"
+        cluster.kill_coordinator()
+        known.unlink()
+        cluster.start_coordinator()
+        assert await changes(cluster, topic_names()) < _CHANGE_WITHIN_S
+
+
+async def test_a_full_etcd_refuses_topics_and_ends_nobody(tmp_path: Path) -> None:
+    """R120: whoever asks hears why, records go on, and nobody restarts anything afterwards."""
+    flags = ["--quota-backend-bytes=8388608"]
+    with (
+        running_members(tmp_path / "etcd", 1, flags) as etcd,
+        cluster_on(etcd, tmp_path / "c") as cluster,
+    ):
+        await create(cluster.bootstrap, "t", partitions=3)
+        before, pid = await produce(cluster.bootstrap, "t", numbered(0, 200)), cluster.pids
+        await asyncio.to_thread(etcd.fill)
+        async with Admin(cluster.bootstrap) as admin:
+            with pytest.raises(OutOfSpaceError, match="etcdctl alarm disarm"):
+                await admin.create_topic("refused")
+        after = await produce(cluster.bootstrap, "t", numbered(200, 200))
+        await asyncio.sleep(3)  # all that looks once a second has looked
+        await asyncio.to_thread(etcd.make_room)
+        await create(cluster.bootstrap, "taken", partitions=3)
+        assert await read_all(cluster.bootstrap, "t") == merged(before, after)
+        assert cluster.pids == pid
+        assert "event=metadata_store_full" in cluster.coordinator.log_tail(1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.every(3)
+async def test_members_of_etcd_die_and_stand_still_under_load(tmp_path: Path) -> None:
+    """One of three is killed, one is frozen; with two away nothing changes, and records go on."""
+    names = topic_names()
+    with running_members(tmp_path / "etcd", 3) as etcd, cluster_on(etcd, tmp_path / "c") as cluster:
+        await create(cluster.bootstrap, "t", partitions=3, segment_bytes=256 << 10)
+        await create(cluster.bootstrap, "rolls-later", partitions=3)
+        pid = cluster.coordinator.pid
+        async with load(cluster, "t") as log:
+            for number in range(3):
+                etcd.kill(number)
+                await changes(cluster, names)
+                etcd.start_member(number)
+                await asyncio.to_thread(etcd.wait_ready, number)
+                etcd.pause(number)
+                await changes(cluster, names)
+                etcd.resume(number)
+        assert cluster.coordinator.pid == pid and cluster.coordinator.is_running
+        assert await read_all(cluster.bootstrap, "t") == log
+        etcd.kill(0)
+        etcd.kill(1)
+        more = await produce(cluster.addresses[1], "rolls-later", numbered(0, 200))
+        for number in (0, 1):
+            etcd.start_member(number)
+            await asyncio.to_thread(etcd.wait_ready, number)
+        if not cluster.coordinator.is_running:  # it gives up when etcd is away for long
+            cluster.start_coordinator()
+        await changes(cluster, names)
+        assert await read_all(cluster.bootstrap, "t") == log
+        assert await read_all(cluster.bootstrap, "rolls-later") == more
