@@ -91,14 +91,15 @@ def _make(database: Path, segments: int) -> None:
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("BEGIN")
-    rows = ((each.key, encode(each), each.version) for each in _records(segments))
+    rows = ((each.key, encode(each), each.version) for each in records_of(segments))
     connection.executemany("INSERT INTO records VALUES (?, ?, ?)", rows)
     connection.execute("COMMIT")
     connection.close()
     asyncio.run(store.close())
 
 
-def _records(segments: int) -> Iterator[Record]:
+def records_of(segments: int) -> Iterator[Record]:
+    """Yield the records of a cluster with so many sealed segments of one topic."""
     rng = random.Random(1)
     for node_id in NODES:
         incarnation = Incarnation(1)
