@@ -4,6 +4,7 @@ and stand still, all under load, and nothing that was acknowledged is lost."""
 import asyncio
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from icecore import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError, OutOfSpaceError
+from tests.cluster.test_adopt import REMEMBERED_S, World, all_told, healthy, icecore
+from tests.cluster.test_old_metadata import starts_and_waits
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 from tests.support.clusters import LEASE_MS, running
 from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, running_members
@@ -110,6 +113,32 @@ async def test_a_full_etcd_refuses_topics_and_ends_nobody(tmp_path: Path) -> Non
         assert await read_all(cluster.bootstrap, "t") == merged(before, after)
         assert cluster.pids == pid
         assert "event=metadata_store_full" in cluster.coordinator.log_tail(1_000)
+
+
+@pytest.mark.every(2)
+async def test_an_old_etcd_is_an_old_copy_and_may_be_adopted(tmp_path: Path) -> None:
+    """R94, R109: nothing is taken away, and a person lets the coordinator go on with it."""
+    with running_members(tmp_path / "etcd", 1) as etcd, cluster_on(etcd, tmp_path / "c") as cluster:
+        world = World(cluster)
+        await world.before()
+        etcd.kill(0)
+        shutil.copytree(tmp_path / "etcd" / "m0", tmp_path / "copy")
+        etcd.start_member(0)
+        await asyncio.to_thread(etcd.wait_ready, 0)
+        await world.after()
+        await asyncio.sleep(REMEMBERED_S)
+        cluster.kill_coordinator()
+        etcd.kill(0)
+        shutil.rmtree(tmp_path / "etcd" / "m0")
+        (tmp_path / "copy").rename(tmp_path / "etcd" / "m0")
+        etcd.start_member(0)
+        await asyncio.to_thread(etcd.wait_ready, 0)
+        assert "older copy" in await starts_and_waits(cluster)
+        await all_told(cluster)
+        await icecore(cluster, "cluster", "adopt", "--yes")
+        await healthy(cluster)
+        await world.all_is_there()
+        await world.goes_on()
 
 
 @pytest.mark.slow
