@@ -291,7 +291,9 @@ class EtcdClient:
 
 
 def _details(error: grpc.aio.AioRpcError) -> str:
-    return (error.details() or error.code().name).removeprefix("etcdserver: ")
+    """Why it failed, without the words that gRPC and etcd begin with."""
+    said = error.details() or error.code().name
+    return said.rpartition("last error: ")[2].removeprefix("etcdserver: ")
 
 
 def _read(path: str) -> bytes:
