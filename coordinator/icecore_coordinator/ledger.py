@@ -8,9 +8,9 @@ node in between must decide again from here, which is why decisions are function
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from icecore.errors import (
     IcecoreError,
@@ -196,18 +196,7 @@ class Ledger:
     async def _write(self, change: Change) -> None:
         """As ``_store_and_apply``, for whoever is cancelled, too: the call of a client may end in
         the middle of it, but what is stored and what is applied must stay the same."""
-        work = asyncio.ensure_future(self._store_and_apply(change))
-        is_cancelled = False
-        while not work.done():
-            try:
-                await asyncio.wait([work])
-            except asyncio.CancelledError:
-                is_cancelled = True
-        error = work.exception()
-        if is_cancelled:
-            raise asyncio.CancelledError
-        if error is not None:
-            raise error
+        await to_its_end(self._store_and_apply(change))
 
     async def _store_and_apply(self, change: Change) -> None:
         if self.lost.is_set():
@@ -255,6 +244,22 @@ class Ledger:
             coordinator_epoch=self.state.coordinator_epoch,
             error=error,
         )
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for work that must not end in the middle, though who waits is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            is_cancelled = True
+    error = task.exception()
+    if is_cancelled:
+        raise asyncio.CancelledError
+    if error is not None:
+        raise error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Net, Rng, Server
 from icecore_coordinator.decisions.adoption.adopt import Adoption
-from icecore_coordinator.ledger import Ledger
+from icecore_coordinator.ledger import Ledger, to_its_end
 from icecore_coordinator.services.adoption_service import AdoptionService
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.stores.metadata_store import MetadataStore, Stored
@@ -58,6 +58,10 @@ class SuspendedCoordinator:
         await self._store.close()
 
     async def _commit(self, adoption: Adoption) -> None:
+        """As ``_adopt``; the call of a person may end before that."""
+        await to_its_end(self._adopt(adoption))
+
+    async def _adopt(self, adoption: Adoption) -> None:
         """Store all of it at once: a process that dies before it has changed nothing."""
         puts = [Stored(each.key, encode(each), each.version) for each in adoption.puts]
         deletes = [each.key for each in adoption.deletes]

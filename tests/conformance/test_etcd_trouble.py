@@ -120,6 +120,27 @@ async def test_a_death_in_the_middle_leaves_all_or_nothing(
     assert await later.txn(compares, [("again", "")])
 
 
+async def test_a_change_that_has_happened_is_not_refused_for_want_of_room(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are written down, and etcd is full before they are moved; then there is room."""
+    store = await owned(opened())
+    real = store._move_staged
+
+    async def full() -> None:
+        raise OutOfSpaceError("full")
+
+    monkeypatch.setattr(store, "_move_staged", full)
+    puts = [Stored(key, text, 7) for key, text in many(200)]
+    with pytest.raises(StorageError) as error:
+        await store.adopt(puts, [], 1, 50)
+    assert not isinstance(error.value, OutOfSpaceError)
+    monkeypatch.setattr(store, "_move_staged", real)
+    assert await store.txn([Compare("segment/00199", 7)], [("segment/00199", "next")])
+    assert len(await store.scan("segment/")) == 200
+    assert store.revision == 51
+
+
 async def test_a_row_that_etcd_never_takes_is_refused_with_what_to_do(opened: Opener) -> None:
     store = await owned(opened())
     with pytest.raises(StorageError, match="--max-request-bytes"):

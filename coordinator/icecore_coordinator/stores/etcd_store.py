@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from icecore.errors import ConfigurationError, StorageError, SupersededError
+from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError, SupersededError
 from icecore.model import CoordinatorEpoch
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
@@ -174,7 +174,7 @@ class EtcdStore:
     ) -> bool:
         """See ``MetadataStore.txn``."""
         async with self._lock:
-            head = self._owned()
+            head = await self._ready()
             expected = {each.key: each.version for each in compares}
             if len(expected) != len(set(compares)):
                 return False  # two versions of one key
@@ -220,6 +220,12 @@ class EtcdStore:
         if self._head is None:
             raise SupersededError("this process holds no coordinator epoch")
         return self._head
+
+    async def _ready(self) -> EtcdHead:
+        """The head, for the next change; what the last one left halfway is carried out first."""
+        if self._owned().staged:
+            await self._move_staged()
+        return self._owned()
 
     async def _read_head(self) -> EtcdHead | None:
         answer = await self._client.range(self._head_key)
@@ -271,7 +277,7 @@ class EtcdStore:
         if after != head:
             success.append(put(self._head_key, after.encode()))
         looks = [read(self._key(key)) for key in expected]
-        while True:
+        for _ in range(2):
             conditions = [
                 has_version(self._key(key), version and version - self._ahead.get(key, 0))
                 for key, version in expected.items()
@@ -288,6 +294,7 @@ class EtcdStore:
             if any(versions.get(key, 0) != version for key, version in expected.items()):
                 return False
             # They are the right ones: now it is known how far they are ahead of etcd's own.
+        raise StorageError("records in etcd change though this coordinator is their only writer")
 
     async def _holds(self, head: EtcdHead, expected: Mapping[str, int]) -> bool:
         """Return whether records have these versions. Nobody but the holder alters them, so it
@@ -309,7 +316,10 @@ class EtcdStore:
             count += 1
         after = replace(after, staged=count)
         await self._must(head, after, [put(self._head_key, after.encode())])
-        await self._move_staged()
+        try:
+            await self._move_staged()
+        except OutOfSpaceError as error:  # it has happened: nobody may take it for refused
+            raise StorageError(error.message) from error
 
     async def _move_staged(self) -> None:
         """Carry out a change that has happened. Whatever was moved before is passed over."""
