@@ -20,7 +20,7 @@ if command -v go >/dev/null; then
     echo "building etcd $version into $folder, which takes three minutes"
     # A module of its own: `go install …@version` refuses modules that replace others, as etcd's does.
     go mod init etcdbuild >/dev/null 2>&1
-    go get "go.etcd.io/etcd/server/v3@$version" >/dev/null 2>&1
+    go get "go.etcd.io/etcd/server/v3@$version" 2>go.log || { cat go.log >&2; exit 1; }
     CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o etcd go.etcd.io/etcd/server/v3
     mv etcd "$folder/etcd"
     echo "$version" >"$stamp"
