@@ -15,12 +15,13 @@ from typing import Any
 
 from icecore.errors import ConfigurationError, IcecoreError, InternalError, StorageError
 from icecore.metadata_backup import Backup, BackupEntry, BackupHeader, BackupWriter
-from icecore.process.system import SystemClock
+from icecore.process.settings import load
+from icecore.process.system import SystemClock, SystemRng
+from icecore_coordinator.config import CoordinatorSettings
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import RECORD_TYPES, Record
 from icecore_coordinator.stores.metadata_store import MetadataStore, Stored
-from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_coordinator.stores.store_choice import SQLITE_FILE
+from icecore_coordinator.stores.store_choice import SQLITE_FILE, open_store
 
 _RECORDS_PER_PAGE = 1_000
 
@@ -125,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=("dump", "restore"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--config", help="TOML file of the coordinator; it may say etcd")
     asked = parser.parse_args(argv)
     try:
         found = asyncio.run(_run(asked))
@@ -146,11 +148,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _run(asked: Any) -> StoredMetadata:
-    if asked.command == "dump" and not (asked.data / SQLITE_FILE).exists():
+    settings = load(CoordinatorSettings, asked.config, {"data": str(asked.data)})
+    is_missing = not (settings.etcd.is_used or (asked.data / SQLITE_FILE).exists())
+    if asked.command == "dump" and is_missing:
         raise ConfigurationError(f"{asked.data} has no metadata store: give a coordinator's folder")
     if asked.command == "restore":
         Backup(asked.file)  # a wrong path must not leave an empty store behind
-    store = SqliteStore(asked.data / SQLITE_FILE)
+    store = open_store(asked.data, settings.etcd, SystemRng())
     try:
         return await (dump if asked.command == "dump" else restore)(store, asked.file)
     finally:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
 _NODE: Final = "node_id address native state rack leads replicas disk_used disk_free"
+CoordinatorConfig = Annotated[
+    Path | None, typer.Option(help="Settings of that coordinator: its store may be in etcd.")
+]
 _LISTED: Final = "node_id address state drained rack leads segments disk_used disk_free"
 
 
@@ -54,6 +57,7 @@ def backup(
         Path | None,
         typer.Option(help="Folder of a coordinator that does not run: read its store instead."),
     ] = None,
+    config: CoordinatorConfig = None,
 ) -> None:
     """Write the coordinator's metadata into a file, while the cluster runs.
 
@@ -62,7 +66,7 @@ def backup(
     """
     session = session_of(context)
     if data is not None:
-        found = _run_on_store("dump", file, data)
+        found = _run_on_store("dump", file, data, config)
     else:
         found = plain(session.admin(lambda admin: admin.backup_metadata(file)))
     if session.output.is_json:
@@ -79,13 +83,15 @@ def restore(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="As `icecore cluster backup` wrote it.")],
     data: Annotated[Path, typer.Option(help="Folder of the new coordinator, without a store.")],
+    config: CoordinatorConfig = None,
 ) -> None:
     """Make the store of a coordinator from a backup, before that coordinator is started.
 
-    For when the newest store is lost. Nothing is changed when the folder has a store.
+    For when the newest store is lost, or is to move to another machine or into etcd. Nothing is
+    changed where there is a store already.
     """
     session = session_of(context)
-    found = _run_on_store("restore", file, data)
+    found = _run_on_store("restore", file, data, config)
     if session.output.is_json:
         session.output.json(found)
         return
@@ -96,11 +102,12 @@ def restore(
     )
 
 
-def _run_on_store(command: str, file: Path, data: Path) -> dict[str, Any]:
+def _run_on_store(command: str, file: Path, data: Path, config: Path | None) -> dict[str, Any]:
     """One command on a store whose coordinator does not run. Raises ConfigurationError."""
     program = launch.command("icecore_coordinator.store_commands")
+    where = ["--config", str(config)] if config is not None else []
     done = subprocess.run(
-        [*program, command, str(file), "--data", str(data)],
+        [*program, command, str(file), "--data", str(data), *where],
         capture_output=True,
         text=True,
         check=False,

@@ -93,6 +93,35 @@ async def test_a_coordinator_on_etcd_dies_and_starts_again(tmp_path: Path) -> No
         assert await changes(cluster, topic_names()) < _CHANGE_WITHIN_S
 
 
+async def test_metadata_move_into_etcd_and_out_of_it(tmp_path: Path) -> None:
+    """By a backup of a coordinator that does not run: nobody waits for a person."""
+    with (
+        running_members(tmp_path / "etcd", 1) as etcd,
+        running(LocalCluster(tmp_path / "c", 3, coordinator_settings={"lease_ms": LEASE_MS})) as c,
+    ):
+        await create(c.bootstrap, "t", partitions=3)
+        log = await produce(c.bootstrap, "t", numbered(0, 500))
+        config, folder, file = c.folder / "icecore.toml", c.folder / "coordinator", tmp_path / "b"
+        plain = config.read_text()
+        in_etcd = f'{plain}\n[coordinator.etcd]\nendpoints = "{etcd.endpoints[0]}"\n'
+        for number, new in enumerate((in_etcd, plain)):
+            c.kill_coordinator()
+            moved, here = str(tmp_path / f"moved-{number}"), str(folder)
+            words = ("--data", here, "--config", str(config))
+            await icecore(c, "cluster", "backup", str(file), *words)
+            folder.rename(moved)
+            config.write_text(new)
+            await icecore(c, "cluster", "restore", str(file), *words)
+            again = await icecore(c, "cluster", "restore", str(file), *words, status=1)
+            assert "not empty, so nothing was changed" in again
+            c.start_coordinator()
+            await icecore(c, "cluster", "health", "--wait", "60")
+            more = await produce(c.bootstrap, "t", numbered(500 * (number + 1), 500))
+            log = merged(log, more)
+            assert await read_all(c.bootstrap, "t") == log
+        assert (folder / "metadata.sqlite3").exists()
+
+
 async def test_a_full_etcd_refuses_topics_and_ends_nobody(tmp_path: Path) -> None:
     """R120: whoever asks hears why, records go on, and nobody restarts anything afterwards."""
     flags = ["--quota-backend-bytes=8388608"]

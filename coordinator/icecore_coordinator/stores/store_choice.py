@@ -42,8 +42,8 @@ def open_store(folder: Path, etcd: EtcdSettings, rng: Rng) -> MetadataStore:
         return SqliteStore(folder / SQLITE_FILE)
     if (folder / SQLITE_FILE).exists():
         raise ConfigurationError(
-            f"{folder} has metadata in SQLite, and nothing moves them into etcd: leave out"
-            " etcd.endpoints, or give another data folder for a new cluster"
+            f"{folder} has metadata in SQLite: leave out etcd.endpoints, or move them into etcd by"
+            " `icecore cluster backup` and `restore`, and give another data folder"
         )
     if (folder / NODE_FILE).exists():
         raise ConfigurationError(

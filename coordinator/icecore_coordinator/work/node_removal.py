@@ -54,10 +54,8 @@ class NodeRemoval:
                 return undrain_node(state, node_id)
             return drain_node(state, self._live, node_id, allow_fewer_copies=allow_fewer_copies)
 
-        change = await self._ledger.decide(decision)
-        if change.puts:
-            name = "node_undrained" if undrain else "node_drained"
-            event(_log, logging.WARNING, name, node_id=node_id)
+        if (await self._ledger.decide(decision)).puts:
+            event(_log, logging.WARNING, "node_drained", node_id=node_id, undrain=undrain)
 
     async def forget(self, node_id: NodeId, *, is_disk_gone: bool) -> int:
         """Forget a node that is down and that no record names.

@@ -19,7 +19,7 @@ async def test_without_endpoints_metadata_lie_in_the_folder(tmp_path: Path) -> N
     store = open_store(tmp_path, EtcdSettings(), SystemRng())
     assert isinstance(store, SqliteStore)
     await store.close()
-    with pytest.raises(ConfigurationError, match="in SQLite, and nothing moves them"):
+    with pytest.raises(ConfigurationError, match=r"in SQLite.*icecore cluster backup"):
         open_store(tmp_path, IN_ETCD, SystemRng())
 
 
