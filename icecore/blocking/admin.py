@@ -332,10 +332,7 @@ class Admin:
         )
 
     def release_snapshot(self, topic: str, lease_id: bytes) -> None:
-        """End a hold; nothing happens when it has ended.
-
-        Raises UnknownTopicError.
-        """
+        """End a hold; nothing happens when it has ended. Raises UnknownTopicError."""
         background.run(self._admin.release_snapshot(topic, lease_id))
 
     def list_positions(self, name: str = "", topics: Sequence[str] = ()) -> list[SavedPosition]:

@@ -4,16 +4,12 @@ Commands of one call are here; longer ones are in the files beside this one, by 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any, Self, Unpack
 
 from icecore.client import checks
-from icecore.client.admin import positions, tiering, topics
-from icecore.client.admin.backup import take_backup
+from icecore.client.admin import cluster, positions, tiering, topics
 from icecore.client.admin.descriptions import (
-    adopted_from_proto,
-    cluster_from_proto,
     topic_from_proto,
 )
 from icecore.client.admin.tiering import MergedSegment, MergePlan
@@ -41,7 +37,6 @@ from icecore.client.types import (
     TopicDescription,
 )
 from icecore.model import Segment
-from icecore.rpc import convert
 from icecore.rpc.addresses import Transport
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore.topic_settings import TopicFields, TopicSettings
@@ -198,18 +193,11 @@ class Admin:
 
     async def roll_topic(self, name: str) -> RollResult:
         """Seal the active segments of a topic and open their successors."""
-        request = admin_pb2.RollTopicRequest(name=checks.topic_name(name))
-        answer = await self._calls.call("RollTopic", request, admin_pb2.RollTopicResponse)
-        found = (convert.error_from_proto(error) for error in answer.errors)
-        return RollResult(answer.rolled, tuple(error for error in found if error is not None))
+        return await topics.roll_topic(self._calls, name)
 
     async def describe_cluster(self) -> ClusterDescription:
         """Nodes and totals."""
-        request = admin_pb2.DescribeClusterRequest()
-        answer = await self._calls.call(
-            "DescribeCluster", request, admin_pb2.DescribeClusterResponse
-        )
-        return cluster_from_proto(answer)
+        return await cluster.describe_cluster(self._calls)
 
     async def list_segments(
         self, topic: str = "", partitions: Iterable[int] = (), from_offset: int = 0
@@ -241,11 +229,7 @@ class Admin:
             InvalidRequestError: There is no such node.
             UnavailableError: The node is up, with the disk that it had.
         """
-        request = admin_pb2.AcceptDiskRequest(
-            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX)
-        )
-        answer = await self._calls.call("AcceptDisk", request, admin_pb2.AcceptDiskResponse)
-        return int(answer.last_copies)
+        return await cluster.accept_disk(self._calls, node_id)
 
     async def remove_node(self, node_id: int, *, disk_gone: bool = False) -> int:
         """Take a node that is gone for good out of the cluster.
@@ -262,12 +246,7 @@ class Admin:
             InvalidRequestError: There is no such node, it is up, or it still holds something: the
                 error says what, and what to do.
         """
-        request = admin_pb2.RemoveNodeRequest(
-            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX),
-            disk_gone=checks.flag("disk_gone", disk_gone),
-        )
-        answer = await self._calls.call("RemoveNode", request, admin_pb2.RemoveNodeResponse)
-        return int(answer.given_up_copies)
+        return await cluster.remove_node(self._calls, node_id, disk_gone=disk_gone)
 
     async def drain_node(self, node_id: int, *, allow_fewer_copies: bool = False) -> None:
         """Have a node emptied: it gets nothing new, and other nodes take what it has.
@@ -281,11 +260,7 @@ class Admin:
         Raises:
             InvalidRequestError: There is no such node, or too few others are left.
         """
-        request = admin_pb2.DrainNodeRequest(
-            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX),
-            allow_fewer_copies=checks.flag("allow_fewer_copies", allow_fewer_copies),
-        )
-        await self._calls.call("DrainNode", request, admin_pb2.DrainNodeResponse)
+        await cluster.drain_node(self._calls, node_id, allow_fewer_copies=allow_fewer_copies)
 
     async def undrain_node(self, node_id: int) -> None:
         """Let a node get new segments again. May be repeated.
@@ -293,10 +268,7 @@ class Admin:
         Raises:
             InvalidRequestError: There is no such node.
         """
-        request = admin_pb2.DrainNodeRequest(
-            node_id=checks.whole("node_id", node_id, 1, checks.UINT32_MAX), undrain=True
-        )
-        await self._calls.call("DrainNode", request, admin_pb2.DrainNodeResponse)
+        await cluster.drain_node(self._calls, node_id, undrain=True)
 
     async def adopt_metadata(
         self,
@@ -318,13 +290,9 @@ class Admin:
             InvalidRequestError: The metadata are not suspended.
             ConflictError: Nodes contradict each other; the message says what to do.
         """
-        request = admin_pb2.AdoptMetadataRequest(
-            dry_run=checks.flag("dry_run", dry_run),
-            without_nodes=checks.node_ids("without_nodes", without_nodes),
-            skip_gaps=checks.flag("skip_gaps", skip_gaps),
+        return await cluster.adopt_metadata(
+            self._calls, dry_run=dry_run, without_nodes=without_nodes, skip_gaps=skip_gaps
         )
-        answer = await self._calls.call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)
-        return adopted_from_proto(answer)
 
     async def backup_metadata(self, path: str | PathLike[str]) -> MetadataBackup:
         """Write all metadata of this moment into a file, while the cluster goes on.
@@ -339,9 +307,7 @@ class Admin:
             InvalidRequestError: The coordinator was started again meanwhile: repeat it.
             ThrottledError: Several others take a backup.
         """
-        if not isinstance(path, str | PathLike) or not (name := fspath(path)):
-            raise checks.wrong_type("path", path, "the path of a file")
-        return await take_backup(self._connection, Path(name), timeout_s=self._timeout_s)
+        return await cluster.backup_metadata(self._calls, path)
 
     async def recover_unclean(self, topic: str, partition: int, segment_id: int) -> Segment | None:
         """End a segment whose end can't be proved at the longest log left of it.
@@ -393,16 +359,8 @@ class Admin:
         return await positions.hold_snapshot(self._calls, topic, hold_ms, lease_id, owner)
 
     async def release_snapshot(self, topic: str, lease_id: bytes) -> None:
-        """End a hold; nothing happens when it has ended.
-
-        Raises UnknownTopicError.
-        """
-        if not isinstance(lease_id, bytes):
-            raise checks.wrong_type("lease_id", lease_id, "bytes")
-        request = admin_pb2.ReleaseSnapshotRequest(
-            topic=checks.topic_name(topic), lease_id=lease_id
-        )
-        await self._calls.call("ReleaseSnapshot", request, admin_pb2.ReleaseSnapshotResponse)
+        """End a hold; nothing happens when it has ended. Raises UnknownTopicError."""
+        await positions.release_snapshot(self._calls, topic, lease_id)
 
     async def list_positions(
         self, name: str = "", topics: Sequence[str] = ()
@@ -475,8 +433,7 @@ class Admin:
             ConflictError: A producer took it at the same time.
             UnavailableError: Some leader did not answer; the name is still there: try again.
         """
-        request = admin_pb2.DeleteProducerNameRequest(name=checks.text("name", name))
-        await self._calls.call("DeleteProducerName", request, admin_pb2.DeleteProducerNameResponse)
+        await positions.delete_producer_name(self._calls, name)
 
     async def describe_tiering(
         self, topics: Sequence[str] = (), *, with_copies: bool = False

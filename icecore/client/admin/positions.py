@@ -1,4 +1,5 @@
-"""Positions for Admin: offsets of partitions, saved positions of readers, holds of snapshots."""
+"""Positions for Admin: offsets of partitions, saved positions of readers, holds of snapshots, and
+names of producers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -105,3 +106,17 @@ async def hold_snapshot(
     answer = await calls.call("HoldSnapshot", request, admin_pb2.HoldSnapshotResponse)
     held = answer.hold
     return SnapshotHold(answer.topic_id, held.lease_id, held.left_ms, held.owner)
+
+
+async def release_snapshot(calls: AdminCalls, topic: str, lease_id: bytes) -> None:
+    """As ``Admin.release_snapshot``."""
+    if not isinstance(lease_id, bytes):
+        raise checks.wrong_type("lease_id", lease_id, "bytes")
+    request = admin_pb2.ReleaseSnapshotRequest(topic=checks.topic_name(topic), lease_id=lease_id)
+    await calls.call("ReleaseSnapshot", request, admin_pb2.ReleaseSnapshotResponse)
+
+
+async def delete_producer_name(calls: AdminCalls, name: str) -> None:
+    """As ``Admin.delete_producer_name``."""
+    request = admin_pb2.DeleteProducerNameRequest(name=checks.text("name", name))
+    await calls.call("DeleteProducerName", request, admin_pb2.DeleteProducerNameResponse)

@@ -12,7 +12,7 @@ from icecore.client.admin.descriptions import topic_from_proto
 from icecore.client.admin.topic_settings import settings_to_proto
 from icecore.client.cluster.connection import AdminCalls
 from icecore.client.cluster.held_segments import list_segments
-from icecore.client.types import DeletedRecords, DeletedTopic, TopicDescription
+from icecore.client.types import DeletedRecords, DeletedTopic, RollResult, TopicDescription
 from icecore.errors import IcecoreError, InvalidRequestError, TopicExistsError, UnknownTopicError
 from icecore.model import Segment
 from icecore.rpc import convert
@@ -194,3 +194,11 @@ def _segment_fields(topic: str, partition: int, segment_id: int) -> dict[str, An
         "partition": checks.partition_number(partition),
         "segment_id": checks.whole("segment_id", segment_id, 1, checks.UINT64_MAX),
     }
+
+
+async def roll_topic(calls: AdminCalls, name: str) -> RollResult:
+    """As ``Admin.roll_topic``."""
+    request = admin_pb2.RollTopicRequest(name=checks.topic_name(name))
+    answer = await calls.call("RollTopic", request, admin_pb2.RollTopicResponse)
+    found = (convert.error_from_proto(error) for error in answer.errors)
+    return RollResult(answer.rolled, tuple(error for error in found if error is not None))
