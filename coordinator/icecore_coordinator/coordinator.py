@@ -165,7 +165,7 @@ class Coordinator:
             is_new_cluster=is_new_cluster,
         )
         self._removal = NodeRemoval(ports)
-        self._describer = self._make_describer()
+        self._describer = self._make_describer(clock)
         admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
         self._handlers = _merged(nodes.handlers(), admin)
         self._servers: list[Server] = []
@@ -188,13 +188,14 @@ class Coordinator:
             ports, self._jobs, self.recovery, self._opener, self._hand_over, self._deletions
         )
 
-    def _make_describer(self) -> Describer:
+    def _make_describer(self, clock: Clock) -> Describer:
         return Describer(
             state=self.ledger.state,
             live=self.live,
             heard=self.heard,
             alerts=self.alerts,
             sessions=self._sessions,
+            clock=clock,
             recoveries=lambda: self.recovery.count,
             refused_streams=lambda: self._admission.refused,
         )

@@ -29,7 +29,7 @@ _NODE: Final = "node_id address native state rack leads replicas disk_used disk_
 CoordinatorConfig = Annotated[
     Path | None, typer.Option(help="Settings of that coordinator: its store may be in etcd.")
 ]
-_LISTED: Final = "node_id address state drained rack leads segments disk_used disk_free"
+_LISTED: Final = "node_id address state drained rack host leads segments disk_used disk_free"
 
 
 @app.command()
@@ -235,6 +235,7 @@ def node_document(each: NodeDescription) -> dict[str, Any]:
         "native_address": each.node.native_address,
         "state": each.node.state.name.lower(),
         "rack": each.node.rack,
+        "host": each.host,
         "leads": each.leads,
         "replicas": each.replicas,
         "held": each.held,

@@ -26,7 +26,17 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore cluster health --watch",
         "icecore cluster health --wait 60 && ./start-jobs",
     ),
+    "cluster backup": (
+        "icecore cluster backup /backup/icecore-metadata",
+        "icecore cluster backup move --data /var/lib/icecore",
+    ),
+    "cluster restore": (
+        "icecore cluster restore /backup/icecore-metadata --data /var/lib/icecore",
+    ),
     "cluster accept-disk": ("icecore cluster accept-disk --node-id 2",),
+    "node list": ("icecore node list", "icecore node list --json"),
+    "node drain": ("icecore node drain 3", "icecore node drain 3 --wait 3600"),
+    "node undrain": ("icecore node undrain 3",),
     "node remove": (
         "icecore node remove 2",
         "icecore node remove 2 --disk-gone --yes",

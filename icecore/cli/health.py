@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from icecore.cli.output import Output, counted
+from icecore.cli.records.times import iso_time
 from icecore.cli.session import CommandSession, session_of
 from icecore.client.types import (
     ClusterDescription,
@@ -28,6 +29,8 @@ from icecore.model import NodeState, SegmentState
 EXIT_DEGRADED, EXIT_UNAVAILABLE = 10, 20
 BACKUP_AGE_MAX_DAYS = 7
 _POLL_S = 1.0
+_NAMED = 3
+"""Partitions that a line for people names."""
 _SHOWN = 20
 """So many reasons are printed for people; JSON has them all."""
 
@@ -56,6 +59,8 @@ class Reason:
     topic: str = ""
     partition: int | None = None
     node_id: int | None = None
+    help: str = ""
+    """Advice for a person; empty where it depends on more."""
 
     @property
     def where(self) -> str:
@@ -120,7 +125,11 @@ def _of_node(each: NodeDescription) -> Iterator[Reason]:
     if each.is_drained and each.node.state is NodeState.DOWN:
         return  # as a person wants it: nobody waits for such a node
     if (state := each.node.state.name.lower()) != "up":
-        yield Reason(HealthVerdict.DEGRADED, f"it is {state.replace('_', ' ')}", node_id=number)
+        text, is_down = f"it is {state.replace('_', ' ')}", each.node.state is NodeState.DOWN
+        if is_down and each.down_since_ms:
+            text = f"{text} since {iso_time(each.down_since_ms)}"
+        help_ = f"start it; if it is gone for good: icecore node remove {number} --disk-gone"
+        yield Reason(HealthVerdict.DEGRADED, text, node_id=number, help=help_ if is_down else "")
     for disk in each.disks:
         if disk.problem:
             text = f"disk {disk.path}: {disk.problem}"
@@ -230,10 +239,26 @@ def _show(output: Output, found: Health, numbers: dict[str, Any], *, is_line: bo
         (output.line if is_line else output.json)(fields)
         return
     output.verdict(found.verdict.value.upper(), _summary(numbers), STATUS[found.verdict])
-    for each in found.reasons[:_SHOWN]:
-        typer.echo(f"  {each.where}: {each.what}")
-    if (more := len(found.reasons) - _SHOWN) > 0:
+    lines = list(causes(found.reasons))
+    for line in lines[:_SHOWN]:
+        typer.echo(f"  {line}")
+    if (more := len(lines) - _SHOWN) > 0:
         typer.echo(f"  and {more} more: --json has them all")
+
+
+def causes(reasons: Sequence[Reason]) -> Iterator[str]:
+    """One line for each cause: partitions that suffer alike share it, and what helps follows."""
+    alike: dict[tuple[HealthVerdict, str, str], list[str]] = {}
+    for each in reasons:
+        place = "" if each.topic else each.where
+        alike.setdefault((each.verdict, each.what, place), []).append(each.where)
+    helps = {each.what + each.where: each.help for each in reasons if each.help}
+    for (_, what, place), where in alike.items():
+        names = ", ".join(where[:_NAMED])
+        if len(where) > _NAMED:
+            names = f"{counted(len(where), 'partition')} ({names}, …)"
+        help_ = helps.get(what + place, "")
+        yield f"{names}: {what}" + (f"; {help_}" if help_ else "")
 
 
 def _summary(numbers: dict[str, Any]) -> str:

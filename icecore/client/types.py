@@ -174,6 +174,10 @@ class NodeDescription:
     disks: tuple[DiskUsage, ...] = ()
     is_drained: bool = False
     """A person wants it empty: it gets nothing new, and other nodes take what it has."""
+    host: str = ""
+    """Name of its machine, which may run several nodes."""
+    down_since_ms: int = 0
+    """When it was found to be down; 0 = it is up, or this coordinator never saw it up."""
     held: int = 0
     """Segments of which it may have bytes, replicas or not; a node without any may be removed."""
 

@@ -992,6 +992,8 @@ class NodeDescription(_message.Message):
     DISKS_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    DOWN_SINCE_MS_FIELD_NUMBER: _builtins.int
     leads: _builtins.int
     """active segments"""
     replicas: _builtins.int
@@ -1002,6 +1004,10 @@ class NodeDescription(_message.Message):
     """a person wants it empty"""
     held: _builtins.int
     """segments of which it may have bytes, replicas or not"""
+    host: _builtins.str
+    """name of its machine"""
+    down_since_ms: _builtins.int
+    """by the coordinator's wall clock; 0 = it is up, or was never seen up"""
     @_builtins.property
     def node(self) -> _common_pb2.NodeInfo: ...
     @_builtins.property
@@ -1017,10 +1023,12 @@ class NodeDescription(_message.Message):
         disks: _abc.Iterable[_common_pb2.DiskUsage] | None = ...,
         drained: _builtins.bool = ...,
         held: _builtins.int = ...,
+        host: _builtins.str = ...,
+        down_since_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "drained", b"drained", "held", b"held", "leads", b"leads", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_used_bytes", b"disk_used_bytes", "disks", b"disks", "down_since_ms", b"down_since_ms", "drained", b"drained", "held", b"held", "host", b"host", "leads", b"leads", "node", b"node", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

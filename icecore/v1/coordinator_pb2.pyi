@@ -37,6 +37,7 @@ class RegisterRequest(_message.Message):
     NATIVE_ADDRESS_FIELD_NUMBER: _builtins.int
     TIER_URL_FIELD_NUMBER: _builtins.int
     METADATA_REVISION_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     """of the data folder; empty on first start"""
     node_id: _builtins.int
@@ -55,6 +56,8 @@ class RegisterRequest(_message.Message):
     """of its object store, without credentials; empty = it has none"""
     metadata_revision: _builtins.int
     """as in HeartbeatRequest"""
+    host: _builtins.str
+    """name of its machine, which may run several nodes"""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentInventory]:
         """what the folder holds"""
@@ -74,10 +77,11 @@ class RegisterRequest(_message.Message):
         native_address: _builtins.str = ...,
         tier_url: _builtins.str = ...,
         metadata_revision: _builtins.int = ...,
+        host: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments", "tier_url", b"tier_url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "cluster_id", b"cluster_id", "disk_counter", b"disk_counter", "disk_id", b"disk_id", "host", b"host", "incarnation", b"incarnation", "metadata_revision", b"metadata_revision", "native_address", b"native_address", "node_id", b"node_id", "protocol_version", b"protocol_version", "rack", b"rack", "segments", b"segments", "tier_url", b"tier_url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -61,6 +61,11 @@ class NodeSettings(Settings):
         description="grpc = this node neither listens nor calls natively; auto = it does.",
     )
     rack: str = Field("", description="Failure domain, such as a zone; replicas are spread.")
+    host: str = Field(
+        "",
+        description="Name of the machine: replicas of several nodes on it are spread; empty = the"
+        " host name.",
+    )
     metrics_listen: str = Field(
         "", description="HOST:PORT for Prometheus and probes; empty = neither."
     )

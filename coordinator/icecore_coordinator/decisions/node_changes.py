@@ -71,6 +71,8 @@ class Registration:
     protocol_version: int = 0
     tier_url: str = ""
     """URL of the node's object store; empty = it has none."""
+    host: str = ""
+    """Name of its machine; empty = of one that no other node is on."""
 
 
 def check_registration(asked: Registration) -> None:
@@ -79,10 +81,11 @@ def check_registration(asked: Registration) -> None:
     for address in (asked.address, asked.native_address or asked.address):
         if not _is_address(address):
             raise InvalidRequestError(f"address {address[:TEXT_MAX]!r} is not host:port")
-    if not _is_plain(asked.rack):
-        raise InvalidRequestError(
-            f"rack {asked.rack[:TEXT_MAX]!r}: at most {TEXT_MAX} printable characters"
-        )
+    for name in ("rack", "host"):
+        if not _is_plain(text := getattr(asked, name)):
+            raise InvalidRequestError(
+                f"{name} {text[:TEXT_MAX]!r}: at most {TEXT_MAX} printable characters"
+            )
     if len(asked.tier_url) > TIER_URL_MAX or not asked.tier_url.isprintable():
         raise InvalidRequestError(
             f"tier_url {asked.tier_url[:TEXT_MAX]!r}: at most {TIER_URL_MAX} printable characters"
@@ -290,6 +293,7 @@ def activate(state: ClusterState, asked: Registration, incarnation: Incarnation)
                 disk_id=asked.disk_id,
                 address=asked.address,
                 rack=asked.rack,
+                host=asked.host,
                 native_address=asked.native_address,
                 protocol_version=asked.protocol_version,
                 tier_url=asked.tier_url,

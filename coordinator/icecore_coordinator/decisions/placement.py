@@ -1,7 +1,8 @@
 """Choice of the nodes that keep a partition's next segment, and of the node that leads it.
 
 Goals: every node carries about as many unsealed replicas as any other, and leads about as many;
-racks do not share the copies of one segment while there are enough racks; a roll that gains
+racks do not share the copies of one segment while there are enough racks, nor do machines (hosts),
+which may run several nodes; a roll that gains
 nothing moves nothing, because staying costs the followers nothing and moving costs them a cold
 start.
 
@@ -11,15 +12,17 @@ deterministic, as everything the coordinator decides; linear in the number of no
 places thousands of partitions.
 
 Algorithm: greedy, one partition after the other, on loads that are updated after each choice. Keep
-the predecessor's nodes when all are eligible, enough, and none carries 10 % (and at least two) more
-than the least loaded. Otherwise take the node with the fewest copies already in its rack, then the
-fewest replicas, then the fewest leads (for the first one, the most for the others), then the lowest
-id, until there are enough. The leader is the predecessor's leader under the same conditions counted
-in leads, else the one with fewest leads. A node whose wall clock is off leads nothing new while
+the predecessor's nodes when all are eligible, enough, on as many racks and hosts as others would
+be, and none carries 10 % (and at least two) more than the least loaded. Otherwise take the node
+with the fewest copies already in its rack, then on its host, then the fewest replicas, then the
+fewest leads (for the first one, the most for the others), then the lowest id, until there are
+enough. The leader is the predecessor's leader under the same conditions counted in leads, else the
+one with fewest leads. A node whose wall clock is off leads nothing new while
 there are others: its append times would hold for everything after them.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from icecore.model import NO_NODE, NodeId, NodeState
 from icecore_coordinator.state.cluster_state import (
@@ -39,6 +42,16 @@ SLACK = 2
 """Replicas or leads more that never count as imbalance: small numbers are always uneven."""
 
 
+def rack_of(node: NodeRecord) -> str:
+    """Return the rack of a node; one without a name is a rack of its own."""
+    return node.rack or f"node {node.node_id}"
+
+
+def host_of(node: NodeRecord) -> str:
+    """Return the machine of a node; one without a name is a machine of its own."""
+    return node.host or f"node {node.node_id}"
+
+
 class Placer:
     """Places any number of segments on one view of the cluster, keeping count as it goes."""
 
@@ -47,6 +60,7 @@ class Placer:
         loads = load_of_nodes(state)
         self._nodes: dict[NodeId, NodeRecord] = {each.node_id: each for each in eligible}
         self._loads: dict[NodeId, NodeLoad] = {each: loads[each] for each in self._nodes}
+        self._domains_there = self._domains(self._nodes)
         self._clock_off = [each for each in self._nodes if live.of(each).is_clock_off]
         drained = drained_nodes(state)
         self._draining = [
@@ -86,11 +100,25 @@ class Placer:
     def _may_keep(self, count: int, replicas: Sequence[NodeId]) -> bool:
         if len(replicas) != count or any(each not in self._loads for each in replicas):
             return False
+        if not self._is_spread(replicas):
+            return False
         least = min(load.replicas for load in self._loads.values())
         return all(_is_balanced(self._loads[each].replicas, least) for each in replicas)
 
+    def _is_spread(self, replicas: Sequence[NodeId]) -> bool:
+        """Return whether no other choice would have more racks, or more hosts on as many."""
+        kept = self._domains(replicas)
+        most = tuple(min(len(replicas), each) for each in self._domains_there)
+        return kept == most or kept >= self._domains(self._choose(len(replicas)))
+
+    def _domains(self, nodes: Iterable[NodeId]) -> tuple[int, ...]:
+        """Count the racks of some nodes, and their hosts."""
+        records = [self._nodes[each] for each in nodes]
+        return len({*map(rack_of, records)}), len({*map(host_of, records)})
+
     def _choose(self, count: int) -> list[NodeId]:
-        copies_in_rack: dict[str, int] = {}
+        copies_in_rack: Counter[str] = Counter()
+        copies_on_host: Counter[str] = Counter()
         left = dict(self._nodes)
         chosen: list[NodeId] = []
         while left and len(chosen) < count:
@@ -99,14 +127,16 @@ class Placer:
             best = min(
                 left.values(),
                 key=lambda node: (
-                    copies_in_rack.get(node.rack, 0),
+                    copies_in_rack[node.rack],
+                    copies_on_host[host_of(node)],
                     self._loads[node.node_id].replicas,
                     sign * self._loads[node.node_id].leads,
                     node.node_id,
                 ),
             )
             chosen.append(best.node_id)
-            copies_in_rack[best.rack] = copies_in_rack.get(best.rack, 0) + 1
+            copies_in_rack[best.rack] += 1
+            copies_on_host[host_of(best)] += 1
             del left[best.node_id]
         return chosen
 

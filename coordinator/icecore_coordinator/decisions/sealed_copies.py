@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from icecore.errors import ConflictError, InvalidRequestError
 from icecore.model import Generation, NodeId, SegmentId, SegmentState
+from icecore_coordinator.decisions.placement import host_of, rack_of
 from icecore_coordinator.state.cluster_state import ClusterState, is_below_start
 from icecore_coordinator.state.records import Change, SegmentRecord, strays, updated_segment
 from icecore_replication.digest import current_digest, is_full_digest
@@ -152,13 +153,11 @@ def _may_drop(state: ClusterState, record: SegmentRecord) -> bool:
 
 def _gain(
     state: ClusterState, sound: Sequence[NodeId], node_id: NodeId
-) -> tuple[bool, int, int, NodeId]:
-    """A node that is to be empty first, then by the racks that are left without this copy, then by
-    what its node has to keep."""
-    racks = {
-        state.nodes[each].rack or str(each)
-        for each in sound
-        if each != node_id and each in state.nodes
-    }
+) -> tuple[bool, int, int, int, NodeId]:
+    """A node that is to be empty first, then by the racks and hosts that are left without this
+    copy, then by what its node has to keep."""
+    left = [state.nodes[each] for each in sound if each != node_id and each in state.nodes]
+    racks, hosts = {*map(rack_of, left)}, {*map(host_of, left)}
     is_drained = node_id in state.nodes and state.nodes[node_id].is_drained
-    return (is_drained, len(racks), len(state.segments_of_node.get(node_id, ())), node_id)
+    count = len(state.segments_of_node.get(node_id, ()))
+    return (is_drained, len(racks), len(hosts), count, node_id)

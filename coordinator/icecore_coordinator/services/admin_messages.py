@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from icecore.model import NO_NODE, NO_SEGMENT, NodeInfo, SegmentId, SegmentState
+from icecore.model import NO_NODE, NO_SEGMENT, NodeId, NodeInfo, SegmentId, SegmentState
 from icecore.rpc.convert import (
     node_to_proto,
     said,
@@ -11,6 +11,7 @@ from icecore.rpc.convert import (
     settings_to_topic,
     settings_with,
 )
+from icecore.rpc.ports import Clock
 from icecore.topic_settings import FlushMode, SegmentSettings, check_value
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import common_pb2
@@ -107,6 +108,7 @@ class Describer:
         heard: ReportedState,
         alerts: Alerts,
         sessions: NodeSessions,
+        clock: Clock,
         recoveries: Callable[[], int],
         refused_streams: Callable[[], int],
     ) -> None:
@@ -117,6 +119,7 @@ class Describer:
             heard: Knows the newest watermarks.
             alerts: What a person must look at.
             sessions: Know what nodes said of their disks.
+            clock: Says since when a node is down.
             recoveries: How many recovery-seals this process has done.
             refused_streams: How many heartbeat streams it refused as those of somebody else.
         """
@@ -125,6 +128,7 @@ class Describer:
         self._heard = heard
         self._alerts = alerts
         self._sessions = sessions
+        self._clock = clock
         self._recoveries = recoveries
         self._refused_streams = refused_streams
 
@@ -283,8 +287,16 @@ class Describer:
             disk_free_bytes=usage.free_bytes,
             disks=usage.disks,
             drained=self._state.nodes[node_id].is_drained,
+            host=self._state.nodes[node_id].host,
+            down_since_ms=self._down_since_ms(node_id),
             held=self._state.held[node_id],
         )
+
+    def _down_since_ms(self, node_id: NodeId) -> int:
+        """Return when a node was found to be down, by the wall clock; 0 = it is up, or this process
+        never saw it up."""
+        down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
+        return 0 if down_ms is None else round(self._clock.now_ms() - down_ms)
 
     def segments(self, request: pb.ListSegmentsRequest) -> pb.ListSegmentsResponse:
         """One page. Raises UnknownTopicError."""

@@ -200,6 +200,7 @@ class CoordinatorService:
             incarnation=Incarnation(request.incarnation),
             address=request.address,
             rack=request.rack,
+            host=request.host,
             disk_counter=request.disk_counter,
             native_address=request.native_address,
             protocol_version=request.protocol_version,

@@ -102,6 +102,8 @@ class NodeRecord:
     """Protocol version of the registered process; 0 in older records, which lack it."""
     tier_url: str = ""
     """URL of the node's object store; empty = it has none."""
+    host: str = ""
+    """Name of its machine; empty in older records: of one that no other node is on."""
     is_drained: bool = False
     """A person wants it empty: it gets nothing new, and what it has goes to other nodes (R115)."""
     version: int = 0

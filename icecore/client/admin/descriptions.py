@@ -70,6 +70,8 @@ def cluster_from_proto(answer: admin_pb2.DescribeClusterResponse) -> ClusterDesc
             ),
             is_drained=node.drained,
             held=node.held,
+            host=node.host,
+            down_since_ms=node.down_since_ms,
         )
         for node in answer.nodes
     )

@@ -10,6 +10,7 @@ dropped are in the bucket alone, and their numbers must not be given out again.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -47,6 +48,7 @@ def register_request(
         address=context.identity.address,
         native_address=context.identity.native_address,
         rack=context.settings.rack,
+        host=context.settings.host or socket.gethostname(),
         protocol_version=PROTOCOL_VERSION,
         segments=inventory,
         disk_counter=folder.disk_counter,

@@ -15,6 +15,7 @@ from icecore.errors import IcecoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.decisions.lossy_changes import may_vanish
+from icecore_coordinator.decisions.placement import host_of, rack_of
 from icecore_coordinator.decisions.retention import add_holder
 from icecore_coordinator.decisions.segment_changes import (
     add_sealed_replica,
@@ -168,10 +169,25 @@ class Repairer:
         down_ms = self._live.down_ms(node_id, self._clock.monotonic_ms())
         return down_ms is not None and down_ms < self._timing.return_wait_ms
 
-    def _copy_cost(self, record: SegmentRecord, node_id: NodeId) -> tuple[bool, int, NodeId]:
-        """Nodes that hold some of it already first, then those with the fewest replicas."""
-        count = len(self._ledger.state.segments_of_node.get(node_id, ()))
-        return (node_id not in record.holders, count, node_id)
+    def _copy_cost(
+        self, record: SegmentRecord, node_id: NodeId
+    ) -> tuple[bool, bool, bool, int, NodeId]:
+        """Nodes in a rack without a copy first, then those on a host without one, then those that
+        hold some of it already, then those with the fewest replicas."""
+        state = self._ledger.state
+        node = state.nodes[node_id]
+        counted = [
+            state.nodes[each]
+            for each in record.segment.replicas
+            if each in state.nodes and self._counts(each)
+        ]
+        return (
+            rack_of(node) in {*map(rack_of, counted)},
+            host_of(node) in {*map(host_of, counted)},
+            node_id not in record.holders,
+            len(state.segments_of_node.get(node_id, ())),
+            node_id,
+        )
 
     def is_copying(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         """Return whether a copy is being made there, or was made and does not count yet."""

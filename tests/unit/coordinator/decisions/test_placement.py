@@ -1,6 +1,7 @@
 """Properties of placement: where segments go, who leads, and that nothing moves without a gain."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
@@ -134,3 +135,40 @@ def test_a_drained_node_is_taken_where_a_segment_could_not_open_without_it() -> 
     place = placer_on(state).place(3, replicas=(2, 1, 3), leader=2, least=3)
     assert set(place.nodes) == {1, 2, 3}
     assert place.leader != 2
+
+
+# --- machines that run several nodes --------------------------------------------------------------
+
+
+def on_hosts(*hosts: str) -> Cluster:
+    state = cluster([""] * len(hosts))
+    for node_id, host in enumerate(hosts, 1):
+        state.apply(Change((replace(state.nodes[node_id], host=host),)))
+    return state
+
+
+def hosts_of(state: Cluster, nodes: Sequence[int]) -> set[str]:
+    return {state.nodes[each].host for each in nodes}
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=8), st.integers(1, 4))
+def test_copies_share_a_machine_only_where_there_are_too_few(hosts: list[str], count: int) -> None:
+    state = on_hosts(*hosts)
+    for _ in range(3):
+        nodes = placer_on(state).place(count).nodes
+        assert len(hosts_of(state, nodes)) == min(len(set(hosts)), len(nodes))
+        assert len(nodes) == min(count, len(hosts))
+
+
+def test_copies_on_one_machine_part_when_another_one_comes() -> None:
+    state = on_hosts("a", "a", "a")
+    assert set(placer_on(state).place(3, replicas=(1, 2, 3), leader=1).nodes) == {1, 2, 3}
+    state = on_hosts("a", "a", "a", "b", "c")
+    nodes = placer_on(state).place(3, replicas=(1, 2, 3), leader=1).nodes
+    assert hosts_of(state, nodes) == {"a", "b", "c"}
+    assert set(placer_on(state).place(3, replicas=nodes, leader=nodes[0]).nodes) == {*nodes}
+
+
+def test_nodes_that_name_no_machine_are_machines_of_their_own() -> None:
+    state = on_hosts("", "", "", "a")
+    assert set(placer_on(state).place(3, replicas=(1, 2, 3), leader=1).nodes) == {1, 2, 3}

@@ -35,6 +35,7 @@ def listed(state: ClusterState, **asked: Any) -> tuple[list[int], bool]:
         heard=nothing,
         alerts=nothing,
         sessions=nothing,
+        clock=nothing,
         recoveries=lambda: 0,
         refused_streams=lambda: 0,
     )

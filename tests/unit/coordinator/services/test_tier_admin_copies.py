@@ -69,6 +69,7 @@ def test_readers_are_listed_of_segments_that_no_node_has() -> None:
         heard=nobody,
         alerts=nobody,
         sessions=nobody,
+        clock=nobody,
         recoveries=lambda: 0,
         refused_streams=lambda: 0,
     )

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from icecore.process.system import SystemClock
 from icecore_coordinator.decisions.retention import hold
 from icecore_coordinator.nodes.node_sessions import Usage
 from icecore_coordinator.services.admin_messages import Describer
@@ -66,6 +67,7 @@ def test_the_way_out_is_told_when_it_is_needed(state: Cluster) -> None:
             heard=cast(Any, None),
             alerts=cast(Any, ()),
             sessions=cast(Any, SimpleNamespace(usage=lambda _: Usage())),
+            clock=SystemClock(),
             recoveries=lambda: 0,
             refused_streams=lambda: 0,
         )

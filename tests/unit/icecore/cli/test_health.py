@@ -1,6 +1,7 @@
 """The verdict on a cluster: what makes it, and how a command ends with it."""
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -117,6 +118,37 @@ def test_the_worst_comes_first() -> None:
     ]
 
 
+def test_a_node_that_is_down_is_told_with_its_time_and_what_helps() -> None:
+    down = replace(NODES[1].node, state=NodeState.DOWN)
+    [found] = judged(nodes=with_node(2, node=down, down_since_ms=1_000)).reasons
+    assert found.what == "it is down since 1970-01-01T00:00:01.000Z"
+    assert found.help == "start it; if it is gone for good: icecore node remove 2 --disk-gone"
+    assert list(health.causes([found])) == [f"node 2: {found.what}; {found.help}"]
+    drained = with_node(2, node=down, is_drained=True)
+    assert judged(nodes=drained).verdict is HealthVerdict.HEALTHY
+
+
+def test_a_backup_that_is_missed() -> None:
+    week_ago_ms = int((time.time() - 7 * 86_400) * 1000)
+    assert judged(backup_at_ms=week_ago_ms + 3_600_000) == Health(())
+    [found] = judged(backup_at_ms=week_ago_ms - 86_400_000).reasons
+    assert (
+        found.what == "the last backup of the metadata is 8 days old: icecore cluster backup FILE"
+    )
+
+
+def test_partitions_that_suffer_alike_share_a_line() -> None:
+    short = replace(PARTITION, tail=replace(TAIL, isr=(1, 2)))
+    gone = replace(PARTITION, partition=9, tail=None)
+    topic = TopicDescription(
+        "t", b"t", TopicSettings(), (*(replace(short, partition=each) for each in range(5)), gone)
+    )
+    assert list(health.causes(judge(CLUSTER, [topic]).reasons)) == [
+        "t/9: it has no leader",
+        "5 partitions (t/0, t/1, t/2, …): 2 of 3 replicas are in sync",
+    ]
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -173,9 +205,9 @@ def test_nobody_there_is_unavailable(capsys: pytest.CaptureFixture[str]) -> None
 def test_people_read_a_word_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     output = health.Output(is_json=False, is_quiet=False)
     output.is_json = False
-    many = tuple(Reason(HealthVerdict.DEGRADED, "x", "t", i) for i in range(22))
+    many = tuple(Reason(HealthVerdict.DEGRADED, f"x{i}", "t", i) for i in range(22))
     health._show(output, Health(many), {"nodes": 3, "nodes_up": 1, "topics": 1, "partitions": 22})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "DEGRADED  1 of 3 nodes up, 1 topic, 22 partitions"
-    assert lines[1] == "  t/0: x"
+    assert lines[1] == "  t/0: x0"
     assert lines[-1] == "  and 2 more: --json has them all"

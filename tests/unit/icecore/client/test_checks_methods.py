@@ -57,6 +57,7 @@ NEEDED: dict[str, Any] = {
     "lease_id": bytes(16),
     "store_id": bytes(16),
     "plan": {},
+    "path": "/nowhere/backup",
     "settings": None,
 }
 """A good value for each parameter that has no default, by its name."""

@@ -56,7 +56,7 @@ class World:
         )
         context = SimpleNamespace(
             identity=identity,
-            settings=SimpleNamespace(rack="r", tier_url=""),
+            settings=SimpleNamespace(rack="r", host="h", tier_url=""),
             peers=SimpleNamespace(nodes={3: None, 2: None}),
         )
         folder = SimpleNamespace(disk_id=b"disk", incarnation=5, disk_counter=40)

@@ -99,7 +99,7 @@ class World:
         )
         self.context: Any = SimpleNamespace(
             identity=Identity(1),
-            settings=SimpleNamespace(rack="", tier_url=""),
+            settings=SimpleNamespace(rack="", host="h", tier_url=""),
             executor=Executor(),
             store=store,
         )

@@ -293,3 +293,21 @@ def test_drained_copies_are_made_elsewhere_before_they_go(audited: Audited) -> N
     join_fourth(audited)
     [(segment_id, _, target)] = audited.repairs()
     assert (segment_id, target) == (1, 4)
+
+
+def test_a_repair_goes_to_a_rack_and_a_machine_without_a_copy(audited: Audited) -> None:
+    seal_and_open(audited.state, 1)
+    for node_id, rack, host in ((4, "b", "h1"), (5, "a", "h9"), (6, "b", "h9")):
+        commit(audited.state, Change((registered(node_id, 10 + node_id),)))
+        audited.streams[node_id] = audited.connect(node_id)
+        move(audited, node_id, rack, host)
+    for node_id in ALL:
+        move(audited, node_id, "a", f"h{node_id}")
+    drain(audited, 2)
+    [(segment_id, _, target)] = audited.repairs()
+    assert (segment_id, target) == (1, 6)
+
+
+def move(audited: Audited, node_id: int, rack: str, host: str) -> None:
+    record = audited.state.nodes[node_id]
+    commit(audited.state, Change((updated(record, rack=rack, host=host),)))

@@ -62,6 +62,7 @@ class Coordinator:
             heard=UNUSED,
             alerts=UNUSED,
             sessions=UNUSED,
+            clock=UNUSED,
             recoveries=lambda: 0,
             refused_streams=lambda: 0,
         )
