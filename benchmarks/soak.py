@@ -1,8 +1,9 @@
 """Keeps a cluster busy for long, and fails when memory, threads or descriptors of a process grow.
 
-    python -m benchmarks.soak [--minutes 60] [--records-per-s 800]
+    python -m benchmarks.soak [--minutes 60] [--records-per-s 800] [--spark]
 
-Three nodes with tiering and retention, and the clients of ``benchmarks/soak_load.py``. After a
+Three nodes with tiering and retention, and the clients of ``benchmarks/soak_load.py``; with
+``--spark`` Spark reads beside them (``benchmarks/soak_spark.py``). After a
 quarter of the time everything that is kept for a while has been kept and let go of, so from then on
 each process must stay as it is. Each ten seconds a line of figures goes to stderr, and to a file as
 JSON. The table at the end has each process at a quarter of the time and at the end: resident
@@ -13,19 +14,23 @@ of nodes take some six minutes to fill, which is more than a quarter of it.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
 from benchmarks.runner import progress
-from benchmarks.soak_load import KEEP_S_MAX, Counts, Load, create_topics
+from benchmarks.soak_load import KEEP_S_MAX, TOPIC, Counts, Load, create_topics
 from icecore.dev import LocalCluster
 
 EVERY_S = 10.0
@@ -35,7 +40,17 @@ THREADS_MAX, DESCRIPTORS_MAX = 32, 32
 """So many more may there be at the end: what runs or is open just then differs. The node that
 writes tables has up to 25 threads for a moment, one for each commit behind a checkpoint."""
 CLIENTS = "clients"
+SPARK_ENDS_WITHIN_S = 120.0
+ENDED_SHARE_MAX = 0.1
+"""Share of Spark's reads that may end with an error: objects go ten minutes after their segment."""
 _MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class SparkRun:
+    """Counts of Spark's reads, as its process told them at its end."""
+
+    counts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +145,21 @@ def table_of(courses: Mapping[str, Course]) -> str:
     return "\n".join(lines)
 
 
+@contextlib.contextmanager
+def spark_beside(bootstrap: str) -> Iterator[SparkRun]:
+    """Let Spark read in a process of its own; what it did is known at the end."""
+    command = [sys.executable, "-m", "benchmarks.soak_spark", bootstrap, TOPIC]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    run = SparkRun()
+    try:
+        yield run
+        said, _ = process.communicate("", timeout=SPARK_ENDS_WITHIN_S)
+        run.counts = json.loads(said.splitlines()[-1]) if said else {}
+    finally:
+        process.kill()
+        process.wait()
+
+
 def verdict(courses: Mapping[str, Course], counts: Counts) -> list[str]:
     """Return all that is wrong; the clients' process is shown, and not judged."""
     found = [
@@ -143,6 +173,14 @@ def verdict(courses: Mapping[str, Course], counts: Counts) -> list[str]:
     if not (counts.read and counts.read_from_oldest and counts.looks):
         found.append(f"a client did nothing: {counts}")
     return found
+
+
+def spark_verdict(counts: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with Spark's reads. Few may end, of those that retention overtook."""
+    reads, ended = counts.get("reads", 0), counts.get("ended", 0)
+    if reads and counts["rows"] and ended <= reads * ENDED_SHARE_MAX:
+        return []
+    return [f"Spark: {reads} reads, {ended} of them ended: {counts.get('first_errors')}"]
 
 
 def watch(cluster: LocalCluster, load: Load, seconds: float, out: Path) -> dict[str, Course]:
@@ -172,7 +210,7 @@ def watch(cluster: LocalCluster, load: Load, seconds: float, out: Path) -> dict[
     return {name: course_of(each) for name, each in samples.items()}
 
 
-def soak(folder: Path, seconds: float, records_per_s: int, out: Path) -> int:
+def soak(folder: Path, seconds: float, records_per_s: int, out: Path, *, with_spark: bool) -> int:
     """Do all of it; the status to exit with."""
     tier = folder / "objects"
     tier.mkdir(parents=True)
@@ -180,13 +218,20 @@ def soak(folder: Path, seconds: float, records_per_s: int, out: Path) -> int:
         create_topics(cluster.bootstrap, min(KEEP_S_MAX, seconds / 6))
         load = Load(cluster.bootstrap, records_per_s)
         load.start()
+        spark = (
+            spark_beside(cluster.bootstrap) if with_spark else contextlib.nullcontext(SparkRun())
+        )
         try:
-            courses = watch(cluster, load, seconds, out)
+            with spark as run:
+                courses = watch(cluster, load, seconds, out)
         finally:
             load.stop()
     print(table_of(courses))
-    print(json.dumps({"counts": asdict(load.counts), "machine": describe(folder)}))
+    done = {"counts": asdict(load.counts), "spark": run.counts, "machine": describe(folder)}
+    print(json.dumps(done))
     complaints = verdict(courses, load.counts)
+    if with_spark:
+        complaints += spark_verdict(run.counts)
     for each in complaints:
         print(f"GROWN OR WRONG: {each}")
     return int(bool(complaints))
@@ -199,6 +244,7 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--records-per-s", type=int, default=800)
+    parser.add_argument("--spark", action="store_true", help="Spark reads beside the others")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--out", type=Path, default=Path("build/soak.jsonl"))
     options = parser.parse_args()
@@ -207,7 +253,8 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="icecore-soak-", dir=options.folder) as folder:
         seconds = 60 * options.minutes
-        return soak(Path(folder), seconds, options.records_per_s, options.out)
+        rate, out = options.records_per_s, options.out
+        return soak(Path(folder), seconds, rate, out, with_spark=options.spark)
 
 
 if __name__ == "__main__":

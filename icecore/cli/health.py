@@ -96,7 +96,8 @@ def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> He
             found.append(Reason(HealthVerdict.DEGRADED, text))
     found += _of_backup(cluster, time.time())
     for alert in cluster.alerts:
-        text = f"segment {alert.segment_id} waits for a person: {alert.why}"
+        what = f"segment {alert.segment_id} waits for" if alert.segment_id else "it waits for"
+        text = f"{what} a person: {alert.why}"
         found.append(Reason(HealthVerdict.DEGRADED, text))
     found.sort(key=lambda each: each.verdict != HealthVerdict.UNAVAILABLE)
     return Health(tuple(found))

@@ -86,12 +86,14 @@ def test_nodes_disks_and_what_waits_for_a_person() -> None:
     down = replace(NODES[1].node, state=NodeState.DOWN)
     disks = (DiskUsage("/a", 1, 2), DiskUsage("/b", 0, 0, "it failed"))
     found = judged(
-        nodes=with_node(2, node=down, disks=disks), alerts=(Alert(9, "it differs", 1, 2),)
+        nodes=with_node(2, node=down, disks=disks),
+        alerts=(Alert(9, "it differs", 1, 2), Alert(0, "nobody answers", 1, 2)),
     )
     assert [(each.where, each.what) for each in found.reasons] == [
         ("node 2", "it is down"),
         ("node 2", "disk /b: it failed"),
         ("cluster", "segment 9 waits for a person: it differs"),
+        ("cluster", "it waits for a person: nobody answers"),
     ]
     assert found.verdict is HealthVerdict.DEGRADED
     all_down = tuple(replace(each, node=replace(each.node, state=NodeState.DOWN)) for each in NODES)
