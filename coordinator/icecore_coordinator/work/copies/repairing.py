@@ -15,6 +15,7 @@ from icecore.errors import IcecoreError
 from icecore.model import NodeId, Segment, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore_coordinator.decisions.lossy_changes import may_vanish
+from icecore_coordinator.decisions.node_changes import note_holder
 from icecore_coordinator.decisions.placement import host_of, rack_of
 from icecore_coordinator.decisions.retention import add_holder
 from icecore_coordinator.decisions.segment_changes import (
@@ -221,15 +222,18 @@ class Repairer:
                 for each in repairs
             ]
             results = await self._calls.write_back(target, items, self._timing.copy_call_ms / 1000)
+            refused: list[Repair] = []
             for repair, result in zip(repairs, results, strict=True):
                 if isinstance(result, IcecoreError):
                     self._log_failure(repair, result)
+                    refused.append(repair)
                 elif result.seal_digest != repair.segment.seal_digest:
                     self._log_failure(repair, "the copy has another digest")
                 elif not self._knows_producers(repair, result):
                     self._log_failure(repair, "the copy knows other producers than were sealed")
                 else:
                     done.append((repair, result))
+            await self._note_holder(target, refused)
             await self._count(target, done)
         except IcecoreError as error:
             event(_log, logging.WARNING, "repair_failed", node_id=target, error=error)
@@ -240,6 +244,15 @@ class Repairer:
                 self._copying.discard((target, segment_id))
                 self._backoff.release(segment_id, is_done=segment_id in finished)
                 self._count_tries(segment_id, is_done=segment_id in finished)
+
+    async def _note_holder(self, target: NodeId, refused: Sequence[Repair]) -> None:
+        """A node that refuses may have an older copy, of which nobody knew: it was prepared, and
+        opened too late. Such a copy waits until the node's own record says what becomes of it
+        (R111), and only holders are told of records."""
+        if refused:
+            await self._ledger.decide_each(
+                refused, lambda state, each: note_holder(state, each.segment.segment_id, target)
+            )
 
     def _count_tries(self, segment_id: SegmentId, *, is_done: bool) -> None:
         tries = self._tries.pop(segment_id, 0)

@@ -1,17 +1,19 @@
 """How many copies a pass makes: by their bytes, and in turns where some can't be helped."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from icecore.errors import UnavailableError
-from icecore.model import NodeId
+from icecore.model import NodeId, SegmentId
 from icecore_coordinator.decisions.segment_changes import DecidedSeal, Opening, seal
 from icecore_coordinator.nodes.node_calls import WriteBackItem
 from icecore_coordinator.state.records import Change
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.copies import repairing
+from icecore_coordinator.work.copies.repairing import Repair
 from tests.support.cluster_states import (
     ALL,
     DIGEST,
@@ -85,6 +87,35 @@ class NobodyCopies:
     async def write_back(self, target: int, items: Sequence[WriteBackItem], _: float) -> list[Any]:
         self.asked += [(each.donor_address, target) for each in items]
         raise UnavailableError("it can't be copied there")
+
+
+class Refuses(NobodyCopies):
+    """Calls of a node that refuses each copy."""
+
+    async def write_back(self, target: int, items: Sequence[WriteBackItem], _: float) -> list[Any]:
+        return [UnavailableError("its own stream has not said that it is sealed")] * len(items)
+
+
+async def test_a_node_that_refuses_a_copy_is_told_of_the_record() -> None:
+    """R111: it may have an older copy, of which nobody knew, and which waits for that."""
+    audited = Audited()
+    commit(audited.state, Change((registered(4, 14),)))
+    [segment_id] = thin(audited, 100)
+
+    async def decide_each(items: Sequence[Any], decision: Any) -> list[Change]:
+        return [commit(audited.state, decision(audited.state, each)) for each in items]
+
+    repairer: Any = audited.repairer
+    repairer._ledger = SimpleNamespace(state=audited.state, decide_each=decide_each)
+    repairer._calls = Refuses()
+    before = audited.state.segments[SegmentId(segment_id)]
+    assert 4 not in before.holders
+    for _ in range(2):  # and once is enough
+        await repairer._copy(NodeId(4), [Repair(before.segment, NodeId(1), NodeId(4))])
+        record = audited.state.segments[SegmentId(segment_id)]
+        assert record.holders == (*before.holders, 4)
+        assert record.version == before.version + 1
+        assert record.segment.replicas == before.segment.replicas
 
 
 async def test_what_can_t_be_copied_from_one_to_another_is_copied_otherwise() -> None:
