@@ -11,6 +11,7 @@ The last line proves that the file is whole. A file takes the place of an earlie
 is complete and on the disk.
 """
 
+import glob
 import gzip
 import hashlib
 import json
@@ -28,6 +29,8 @@ FORMAT: Final = "icecore-metadata"
 VERSION: Final = 1
 LINE_BYTES_MAX: Final = 64 << 20
 """No record is larger: who reads a damaged or foreign file must not run out of memory."""
+_PARTIAL: Final = ".partial-"
+"""Begin of the suffix of a file that is being written; the pid of its writer follows."""
 _FAST: Final = 3
 """Level of compression: a tenth is left, and the coordinator waits for nobody."""
 
@@ -69,7 +72,8 @@ class BackupWriter:
     def __init__(self, path: Path, header: BackupHeader) -> None:
         _check_replaceable(path, header.cluster_id)
         self._path, self._header = path, header
-        self._partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+        self._partial = path.with_name(f"{path.name}{_PARTIAL}{os.getpid()}")
+        _remove_left_over(path)
         self._digest, self._records = hashlib.sha256(), 0
         with _storage_errors(path):
             self._raw = self._partial.open("wb")
@@ -249,6 +253,15 @@ def _check_replaceable(path: Path, cluster_id: bytes) -> None:
     raise ConfigurationError(
         f"{path} is there, and is no backup of this cluster: name another file"
     )
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove what killed writers of the same backup have left behind."""
+    for each in path.parent.glob(f"{glob.escape(path.name)}{_PARTIAL}*"):
+        pid = each.name.rpartition("-")[2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            with suppress(OSError):
+                each.unlink()
 
 
 class _storage_errors:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,16 @@ def test_nothing_else_is_replaced(tmp_path: Path) -> None:
         assert not before or path.read_bytes() == before
     with pytest.raises(StorageError, match="can't be written"):
         BackupWriter(tmp_path / "no" / "b", HEADER)
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    path, living = tmp_path / "b", f"b.partial-{os.getppid()}"
+    for name in ("b.partial-999999999", living, "b.partial-mine", "c.partial-999999999"):
+        (tmp_path / name).touch()
+    write(path)
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "b",
+        living,
+        "b.partial-mine",
+        "c.partial-999999999",
+    }
