@@ -2551,7 +2551,7 @@ class ReadMetadataResponse(_message.Message):
     TAKEN_AT_MS_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.bytes
-    """kept for a minute after each part"""
+    """kept for a minute after each part, or until others need the room"""
     cluster_id: _builtins.bytes
     coordinator_epoch: _builtins.int
     revision: _builtins.int

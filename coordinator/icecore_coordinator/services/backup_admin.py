@@ -2,7 +2,7 @@
 
 A reader comes in parts, and the cluster goes on meanwhile. So the first part takes a snapshot, and
 the others read from it. It is only references to records, so it costs little; one that nobody reads
-any more is dropped after a minute.
+any more is dropped after a minute, or sooner when another reader needs the room.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ PART_BYTES: Final = 1 << 20
 SNAPSHOTS_MAX: Final = 4
 KEPT_MS: Final = 60_000.0
 """So long after its last part a snapshot can be read."""
+IDLE_MS: Final = 5_000.0
+"""A snapshot that nobody has read for so long gives way to a new one."""
 _ID_BYTES: Final = 8
 
 
@@ -91,6 +93,10 @@ class BackupAdmin:
             if now_ms - each.used_ms > KEPT_MS:
                 del self._open[known]
         if len(self._open) >= SNAPSHOTS_MAX:
+            idle = min(self._open, key=lambda each: self._open[each].used_ms)
+            if now_ms - self._open[idle].used_ms > IDLE_MS:
+                del self._open[idle]
+        if len(self._open) >= SNAPSHOTS_MAX:
             raise ThrottledError(
                 f"{len(self._open)} backups of the metadata are under way: wait for their end"
             )
@@ -114,9 +120,6 @@ class BackupAdmin:
         request = parse(pb.NoteBackupRequest, body)
         now_ms = self._clock.now_ms()
         await self._ledger.decide(lambda state: _noted(state, request.revision, now_ms))
-        for known, each in list(self._open.items()):
-            if each.snapshot.revision == request.revision:
-                del self._open[known]
         return pb.NoteBackupResponse().SerializeToString()
 
 

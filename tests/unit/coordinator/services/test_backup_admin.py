@@ -10,7 +10,7 @@ from icecore.rpc.ports import Clock
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.services import backup_admin
-from icecore_coordinator.services.backup_admin import KEPT_MS, SNAPSHOTS_MAX, BackupAdmin
+from icecore_coordinator.services.backup_admin import IDLE_MS, KEPT_MS, SNAPSHOTS_MAX, BackupAdmin
 from icecore_coordinator.state.cluster_state import next_of
 from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.stores.sqlite_store import SqliteStore
@@ -102,7 +102,19 @@ async def test_so_many_at_a_time(world: World) -> None:
     with pytest.raises(ThrottledError, match="under way"):
         await world.read()
     await world.note(taken[0].revision)
-    await world.read()  # its end made room
+    for each in taken:  # the others of this revision are still read
+        await world.read(each.snapshot_id, 10)
+    world.clock.ms += int(IDLE_MS)
+    for each in taken[1:]:
+        await world.read(each.snapshot_id, 20)
+    with pytest.raises(ThrottledError, match="under way"):
+        await world.read()
+    world.clock.ms += 1
+    await world.read()  # one that nobody reads any more gives way
+    for each in taken[1:]:
+        await world.read(each.snapshot_id, 30)
+    with pytest.raises(InvalidRequestError, match="begin the backup anew"):
+        await world.read(taken[0].snapshot_id, 20)
 
 
 async def test_parts_that_can_not_be(world: World) -> None:
