@@ -1,4 +1,4 @@
-"""Where a coordinator process has its metadata: in its data folder, or in etcd.
+"""Choice of the store of a coordinator process: a file of its data folder, or etcd.
 
 The folder remembers which metadata in etcd it belongs to. So a coordinator with a wrong prefix, or
 without the settings of etcd, says so and takes over nothing.

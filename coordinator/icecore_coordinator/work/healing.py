@@ -34,7 +34,7 @@ class Recoveries(Protocol):
 
     @property
     def backoff(self) -> KeyedBackoff[SegmentId]:
-        """Which segments are being recovered, and which wait for another try."""
+        """Segments that are being recovered, and those that wait for another try."""
         ...
 
     def needed(self) -> Sequence[SegmentId]:

@@ -1,4 +1,4 @@
-"""Where the metadata of a coordinator are: settings and folder must agree."""
+"""The choice of a coordinator's store: settings and folder must agree."""
 
 from pathlib import Path
 
