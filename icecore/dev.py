@@ -10,13 +10,11 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -24,79 +22,17 @@ from typing import IO, Self
 from icecore import extras
 from icecore.client import checks
 from icecore.errors import ConfigurationError, UnavailableError
-from icecore.process import launch
+from icecore.process import launch, members
 from icecore.process.launch import ServerSettings
+from icecore.process.members import Member
 
 HOST = "127.0.0.1"
 METRICS_PORT_OFFSET = 100
 PORT_MAX = 65_535
 NODES_MAX = 99
 """With more of them, ports would be those of metrics."""
-_READY = re.compile(r"^icecore-(?:coordinator|node) ready .*?address=(\S+)", re.MULTILINE)
 _POLL_S = 0.02
-_LOG_TAIL_LINES = 15
 _DISK_SETTING = "disk_free_bytes_min"
-
-
-@dataclass(slots=True)
-class Member:
-    """One process of the cluster."""
-
-    name: str
-    arguments: list[str]
-    """The interpreter's included."""
-    listen: str
-    """Address to listen on; after the first start, the address that it really got."""
-    log_path: Path
-    process: subprocess.Popen[bytes] | None = None
-    log_start: int = 0
-    expected_to_run: bool = False
-    metrics_listen: str = ""
-    extra: list[str] = field(default_factory=list)
-    """More arguments; they win over all others."""
-    prefix: list[str] = field(default_factory=list)
-    """In front of the interpreter: a command that ends in exec, such as ``nsenter``. The port of a
-    process with one is not reserved, so that of the coordinator has to be given."""
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether the process exists (paused ones do)."""
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """Process id of the newest process; 0 before the first start."""
-        return self.process.pid if self.process else 0
-
-    @property
-    def end(self) -> str:
-        """How the newest process ended, in words; empty while it runs."""
-        status = self.process.poll() if self.process else None
-        if status is None:
-            return ""
-        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-
-    def pause(self) -> None:
-        """SIGSTOP: alive, silent, and with its connections open."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT after :meth:`pause`."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The last lines this process has printed since it was started."""
-        return "\n".join(self._log().splitlines()[-lines:])
-
-    def _log(self) -> str:
-        with self.log_path.open("rb") as log:
-            log.seek(self.log_start)
-            return log.read().decode(errors="replace")
-
-    def ready_address(self) -> str:
-        """The address of the ready line; empty while there is none."""
-        match = _READY.search(self._log())
-        return match[1] if match else ""
 
 
 class LocalCluster:
@@ -265,16 +201,11 @@ class LocalCluster:
             command += ["--metrics", member.metrics_listen]
         with member.log_path.open("ab") as log:
             member.log_start = log.tell()
-            # A session of its own: Ctrl-C reaches this process only, which then ends the others in
-            # the right order.
-            member.process = subprocess.Popen(
+            member.process = members.start_process(
                 [*command, *self._common, *member.extra],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self.folder,  # not the caller's, which may go away or hold anything
-                env=launch.environment(section, self._settings[section]),
+                log,
+                self.folder,
+                launch.environment(section, self._settings[section]),
             )
         member.expected_to_run = True
         self._write_pids()

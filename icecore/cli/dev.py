@@ -17,8 +17,9 @@ from icecore.cli import dev_requests
 from icecore.cli.output import Output, counted
 from icecore.cli.records import sample
 from icecore.cli.session import session_of
-from icecore.dev import HOST, LocalCluster, Member
+from icecore.dev import HOST, LocalCluster
 from icecore.errors import ConfigurationError, IcecoreError, UnavailableError
+from icecore.process.members import Member
 
 _POLL_S = 0.2
 _TIER_LIBRARIES = ("obstore", "deltalake", "pyarrow")

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from icecore.dev import LocalCluster, Member
+from icecore.dev import LocalCluster
+from icecore.process.members import Member
 from tests.chaos.links import Links
 
 LEASE_MS = 3000

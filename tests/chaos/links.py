@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import ClassVar, Self
 
-from icecore.dev import Member
+from icecore.process.members import Member
 
 
 class Links(ABC):

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from icecore.dev import Member
+from icecore.process.members import Member
 from tests.chaos.links import Links
 
 _NAMESPACES = Path("/run/netns")

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from icecore.dev import HOST, Member
+from icecore.dev import HOST
+from icecore.process.members import Member
 from tests.chaos.links import Links
 from tests.support.ports import free_port_block
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from icecore.dev import HOST, Member
+from icecore.dev import HOST
+from icecore.process.members import Member
 from tests.chaos.proxies import Proxies
 
 WAIT_S = 20.0

@@ -15,6 +15,7 @@ from icecore.dev import LocalCluster
 from tests.support.cluster_report import report
 from tests.support.clusters import LEASE_MS, NODES, Healed, check_logs, end, running
 from tests.support.fast import default_waits, fast_waits  # noqa: F401 - fixtures for all tests here
+from tests.support.forked import servers_are_forked
 
 HERE = Path(__file__).parent
 
@@ -77,6 +78,12 @@ def _servers_make_no_mistakes() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalCluster, "__exit__", leave)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_servers() -> Iterator[None]:
+    with servers_are_forked():
         yield
 
 

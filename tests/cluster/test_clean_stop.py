@@ -20,6 +20,7 @@ from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 from tests.cluster.traffic import Log, create, leaders, read_all
 from tests.support.clusters import Healed
+from tests.support.forked import servers_are_executed
 
 TOPIC = "t"
 ACKS = ("all", "quorum", "leader")
@@ -39,15 +40,16 @@ pytestmark = pytest.mark.default_timing
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Healed]:
-    """Three nodes on which waiting in vain takes a minute."""
+    """Three nodes on which waiting in vain takes a minute, and whose interpreters end cleanly."""
     healed = Healed(
         tmp_path_factory.mktemp("clean-stop"),
         node_settings={"leave_wait_ms": WAIT_MS, "replica_lag_ms_max": WAIT_MS},
         coordinator_settings={"lease_ms": WAIT_MS},
         stop_timeout_s=1.5 * WAIT_MS / 1000,
     )
-    yield healed
-    healed.end()
+    with servers_are_executed():
+        yield healed
+        healed.end()
 
 
 @pytest.fixture
