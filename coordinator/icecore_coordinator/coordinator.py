@@ -48,6 +48,7 @@ from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.admission import NodeAdmission
 from icecore_coordinator.work.copies.auditor import Auditor
+from icecore_coordinator.work.copies.balancing import Balancer
 from icecore_coordinator.work.copies.leaving import LeadershipHandOver
 from icecore_coordinator.work.copies.repairing import Repairer
 from icecore_coordinator.work.copies.surplus import SurplusCopies
@@ -164,7 +165,7 @@ class Coordinator:
             describe_tiered=TieredCopies(self.ledger.state).describe,
             is_new_cluster=is_new_cluster,
         )
-        self._removal = NodeRemoval(ports)
+        self._removal, self._balancer = NodeRemoval(ports), Balancer(ports)
         self._describer = self._make_describer(clock)
         admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
         self._handlers = _merged(nodes.handlers(), admin)
@@ -221,6 +222,7 @@ class Coordinator:
             records,
             lossy,
             self._removal,
+            self._balancer.balance,
             self._describer,
             self._versions,
             defaults,
@@ -327,6 +329,12 @@ class Coordinator:
             ),
             # fewer at each look while segments are rolled
             Job("roll", self._auditor.roll, every_ms=self._roll_wait_ms),
+            Job(
+                "balance",
+                self._balancer.look,
+                every_ms=self._balancer.wait_ms,
+                wake=self._balancer.wake,
+            ),
             Job("repair", self._repairer.repair, every_ms=t.audit_ms),
             Job(
                 "retain",

@@ -76,6 +76,12 @@ class CoordinatorTiming(TableSettings):
         "Make a down node's copies elsewhere after this time; most nodes come back before it.",
         least=0,
     )
+    balance_ms: int = _wait(
+        60_000,
+        "Even out leaders and replicas this often, a few segments at a time.",
+        least=10,
+        most=DAY_MS,
+    )
     hand_over_settle_ms: int = _wait(
         100,
         "Wait this long for other nodes to leave before a leaving node's segments move.",

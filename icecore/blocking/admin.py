@@ -25,6 +25,7 @@ from icecore.client.types import (
     ProducerNameInfo,
     RollResult,
     SavedPosition,
+    SegmentMove,
     SnapshotHold,
     TopicDescription,
 )
@@ -244,6 +245,20 @@ class Admin:
             InvalidRequestError: There is no such node.
         """
         background.run(self._admin.undrain_node(node_id))
+
+    def balance_cluster(self, *, dry_run: bool = False) -> tuple[SegmentMove, ...]:
+        """Even out leaders and replicas at once. It also happens by itself while no node is away.
+
+        Segments roll, a few at a time, and their successors open on other nodes; what is sealed
+        stays where it is. A segment without records does not move.
+
+        Args:
+            dry_run: Only say what would move.
+
+        Returns:
+            The moves, at most 1,000. They go on after the call.
+        """
+        return background.run(self._admin.balance_cluster(dry_run=dry_run))
 
     def adopt_metadata(
         self, *, dry_run: bool = False, without_nodes: Sequence[int] = (), skip_gaps: bool = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from icecore.cli.options import DryRun, Yes
-from icecore.cli.output import Output, plain, size
+from icecore.cli.output import Output, counted, plain, size
 from icecore.cli.records.times import iso_time
 from icecore.cli.session import confirm_final, session_of
 from icecore.client.types import (
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from icecore.client.admin.admin import Admin
 
 app = typer.Typer(no_args_is_help=True, help="Nodes and health of the cluster.")
+_MOVE: Final = "topic partition leader next_leader replicas next_replicas"
 _NODE: Final = "node_id address native state rack leads replicas disk_used disk_free"
 CoordinatorConfig = Annotated[
     Path | None, typer.Option(help="Settings of that coordinator: its store may be in etcd.")
@@ -117,6 +118,37 @@ def _run_on_store(command: str, file: Path, data: Path, config: Path | None) -> 
         raise ConfigurationError(why[-1].removeprefix("icecore: "))
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+@app.command()
+def balance(context: typer.Context, dry_run: DryRun = False) -> None:
+    """Even out leaders and replicas now: segments roll, and their successors open elsewhere.
+
+    It happens by itself while no node is away. Sealed segments stay where they are.
+    """
+    session = session_of(context)
+    moves = session.admin(lambda admin: admin.balance_cluster(dry_run=dry_run))
+    if session.output.is_json:
+        session.output.json({"items": [plain(each) for each in moves]})
+        return
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "leader": each.leader,
+            "next_leader": each.next_leader,
+            "replicas": " ".join(map(str, each.replicas)),
+            "next_replicas": " ".join(map(str, each.next_replicas)),
+        }
+        for each in moves
+    ]
+    session.output.table(rows, _MOVE.split())
+    if not moves:
+        session.output.note("leaders and replicas are even: nothing moves")
+    elif dry_run:
+        session.output.note(f"{counted(len(moves), 'segment')} would roll; nothing was changed")
+    else:
+        session.output.note(f"{counted(len(moves), 'segment')} roll, a few at a time")
 
 
 @app.command("accept-disk")

@@ -35,6 +35,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     ),
     "cluster accept-disk": ("icecore cluster accept-disk --node-id 2",),
     "node list": ("icecore node list", "icecore node list --json"),
+    "cluster balance": ("icecore cluster balance --dry-run", "icecore cluster balance"),
     "node drain": ("icecore node drain 3", "icecore node drain 3 --wait 3600"),
     "node undrain": ("icecore node undrain 3",),
     "node remove": (

@@ -183,6 +183,20 @@ class NodeDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentMove:
+    """An open segment that rolls so that its successor opens elsewhere."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    segment_id: int
+    leader: int
+    replicas: tuple[int, ...]
+    next_leader: int
+    next_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Alert:
     """Something that only a person can judge; times are those of the coordinator."""
 

@@ -74,6 +74,10 @@ class AdminServiceStub:
                 '/icecore.v1.AdminService/DrainNode',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
                 response_deserializer=icecore_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString)
+        self.BalanceCluster = channel.unary_unary(
+                '/icecore.v1.AdminService/BalanceCluster',
+                request_serializer=icecore_dot_v1_dot_admin__pb2.BalanceClusterRequest.SerializeToString,
+                response_deserializer=icecore_dot_v1_dot_admin__pb2.BalanceClusterResponse.FromString)
         self.DeleteRecords = channel.unary_unary(
                 '/icecore.v1.AdminService/DeleteRecords',
                 request_serializer=icecore_dot_v1_dot_admin__pb2.DeleteRecordsRequest.SerializeToString,
@@ -240,6 +244,14 @@ class AdminServiceServicer:
 
     def DrainNode(self, request, context):
         """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BalanceCluster(self, request, context):
+        """Rolls segments whose successors even out leaders and replicas, at once; it happens by itself,
+        too, but only while no node is away.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -435,6 +447,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainNode,
                     request_deserializer=icecore_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
                     response_serializer=icecore_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'BalanceCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.BalanceCluster,
+                    request_deserializer=icecore_dot_v1_dot_admin__pb2.BalanceClusterRequest.FromString,
+                    response_serializer=icecore_dot_v1_dot_admin__pb2.BalanceClusterResponse.SerializeToString,
             ),
             'DeleteRecords': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteRecords,
@@ -907,6 +924,32 @@ class AdminService:
             '/icecore.v1.AdminService/DrainNode',
             icecore_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
             icecore_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata)
+
+    @staticmethod
+    def BalanceCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/icecore.v1.AdminService/BalanceCluster',
+            icecore_dot_v1_dot_admin__pb2.BalanceClusterRequest.SerializeToString,
+            icecore_dot_v1_dot_admin__pb2.BalanceClusterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,6 +60,10 @@ class AdminServiceStub:
     """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
     """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back."""
+    BalanceCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BalanceClusterRequest, _admin_pb2.BalanceClusterResponse]
+    """Rolls segments whose successors even out leaders and replicas, at once; it happens by itself,
+    too, but only while no node is away.
+    """
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
     HoldSnapshot: _grpc.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]
@@ -130,6 +134,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back."""
+    BalanceCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.BalanceClusterRequest, _admin_pb2.BalanceClusterResponse]  # type: ignore[assignment]
+    """Rolls segments whose successors even out leaders and replicas, at once; it happens by itself,
+    too, but only while no node is away.
+    """
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRecordsRequest, _admin_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
     """Deletes the records of partitions below given offsets. All of it or nothing."""
     HoldSnapshot: _aio.UnaryUnaryMultiCallable[_admin_pb2.HoldSnapshotRequest, _admin_pb2.HoldSnapshotResponse]  # type: ignore[assignment]
@@ -287,6 +295,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]:
         """Has a node emptied: it gets nothing new, and others take what it has. Or takes that back."""
+
+    @_abc_1.abstractmethod
+    def BalanceCluster(
+        self,
+        request: _admin_pb2.BalanceClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.BalanceClusterResponse, _abc.Awaitable[_admin_pb2.BalanceClusterResponse]]:
+        """Rolls segments whose successors even out leaders and replicas, at once; it happens by itself,
+        too, but only while no node is away.
+        """
 
     @_abc_1.abstractmethod
     def DeleteRecords(

@@ -1,7 +1,9 @@
 """A node is emptied while producers write, and leaves with nothing of the only copies on it."""
 
 import asyncio
+import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +73,37 @@ async def test_a_drained_node_stays_so_until_that_is_taken_back(cluster: LocalCl
         await create(cluster.bootstrap, "v", partitions=6)
         assert any(2 in each.replicas for each in await admin.list_segments("v"))
     assert '"drained": false' in await icecore(cluster, "--json", "node", "list")
+
+
+async def test_a_node_gets_its_share_when_somebody_asks_for_it(cluster: LocalCluster) -> None:
+    """By itself it would, too, after a minute; and wherever there is enough traffic."""
+    await create(cluster.bootstrap, "t", partitions=12)
+    log = await produce(cluster.bootstrap, "t", numbered(0, 600))
+    await icecore(cluster, "node", "drain", "2", "--wait", "60")
+    log = merged(log, await produce(cluster.bootstrap, "t", numbered(600, 600)))
+    await icecore(cluster, "node", "undrain", "2")
+    async with Admin(cluster.bootstrap) as admin:
+        planned = await admin.balance_cluster(dry_run=True)
+        assert {each.next_leader for each in planned} >= {2}
+        assert all(2 not in each.replicas for each in planned)
+        said = json.loads(await icecore(cluster, "cluster", "balance", "--dry-run"))
+        assert len(said["items"]) == len(planned)
+        assert not (await node(admin, 2)).replicas
+        await icecore(cluster, "cluster", "balance")
+        log = merged(log, await produce(cluster.bootstrap, "t", numbered(1_200, 600)))
+        async with asyncio.timeout(60):
+            while await admin.balance_cluster(dry_run=True):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        (topic,) = await admin.describe_topics(["t"])
+    tails = [each.tail for each in topic.partitions if each.tail is not None]
+    for counted in (
+        Counter(each.leader for each in tails),
+        Counter(node_id for each in tails for node_id in each.replicas),
+    ):
+        assert max(counted.values()) <= min(counted[each] for each in (1, 2, 3, 4)) + 2
+    assert json.loads(await icecore(cluster, "cluster", "balance"))["items"] == []
+    log = merged(log, await produce(cluster.bootstrap, "t", numbered(1_800, 100)))
+    assert await read_all(cluster.bootstrap, "t") == log
 
 
 async def node(admin: Admin, node_id: int) -> NodeDescription:

@@ -4,7 +4,7 @@ Messages to values, outcomes to messages, nothing else: ``topics`` and ``lossy_a
 ``admin_messages`` describes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import NodeId, SegmentId, check_topic_name
@@ -16,6 +16,7 @@ from icecore.rpc.turns import Turns
 from icecore.topic_settings import KEEP_ALL, NOT_TIERED
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
+from icecore_coordinator.decisions.balance import Move
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.topic_versions import TopicVersions
@@ -45,6 +46,7 @@ class AdminService:
         records: RecordDeletion,
         lossy: LossyActs,
         removal: NodeRemoval,
+        balance: Callable[[bool], Sequence[Move]],
         describer: Describer,
         versions: TopicVersions,
         defaults: TopicDefaults,
@@ -56,6 +58,7 @@ class AdminService:
         self._defaults = defaults
         self._lossy = lossy
         self._removal = removal
+        self._balance = balance
         self._describer = describer
         self._versions = versions
         self._other_handlers = other_handlers
@@ -79,6 +82,7 @@ class AdminService:
                 "AcceptDisk": self._accept_disk,
                 "RemoveNode": self._remove_node,
                 "DrainNode": self._drain_node,
+                "BalanceCluster": self._balance_cluster,
                 "DeleteRecords": self._delete_records,
                 "AdoptMetadata": self._adopt_metadata,
                 **self._other_handlers,
@@ -278,6 +282,25 @@ class AdminService:
             allow_fewer_copies=request.allow_fewer_copies,
         )
         return pb.DrainNodeResponse().SerializeToString()
+
+    async def _balance_cluster(self, body: Received, _: CallContext) -> bytes:
+        request = parse(pb.BalanceClusterRequest, body)
+        found, topics = self._balance(request.dry_run), self._state.topics
+        return pb.BalanceClusterResponse(
+            moves=[
+                pb.SegmentMove(
+                    topic=topics[each.segment.topic_id].name,
+                    topic_id=each.segment.topic_id,
+                    partition=each.segment.partition,
+                    segment_id=each.segment.segment_id,
+                    leader=each.segment.leader,
+                    replicas=each.segment.replicas,
+                    next_leader=each.placement.leader,
+                    next_replicas=each.placement.nodes,
+                )
+                for each in found
+            ]
+        ).SerializeToString()
 
     async def _adopt_metadata(self, _: Received, __: CallContext) -> bytes:
         raise InvalidRequestError(

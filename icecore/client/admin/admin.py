@@ -33,6 +33,7 @@ from icecore.client.types import (
     ProducerNameInfo,
     RollResult,
     SavedPosition,
+    SegmentMove,
     SnapshotHold,
     TopicDescription,
 )
@@ -269,6 +270,20 @@ class Admin:
             InvalidRequestError: There is no such node.
         """
         await cluster.drain_node(self._calls, node_id, undrain=True)
+
+    async def balance_cluster(self, *, dry_run: bool = False) -> tuple[SegmentMove, ...]:
+        """Even out leaders and replicas at once. It also happens by itself while no node is away.
+
+        Segments roll, a few at a time, and their successors open on other nodes; what is sealed
+        stays where it is. A segment without records does not move.
+
+        Args:
+            dry_run: Only say what would move.
+
+        Returns:
+            The moves, at most 1,000. They go on after the call.
+        """
+        return await cluster.balance_cluster(self._calls, dry_run=dry_run)
 
     async def adopt_metadata(
         self,

@@ -8,7 +8,12 @@ from pathlib import Path
 from icecore.client import checks
 from icecore.client.admin.descriptions import adopted_from_proto, cluster_from_proto
 from icecore.client.cluster.connection import AdminCalls
-from icecore.client.types import AdoptedMetadata, ClusterDescription, MetadataBackup
+from icecore.client.types import (
+    AdoptedMetadata,
+    ClusterDescription,
+    MetadataBackup,
+    SegmentMove,
+)
 from icecore.errors import InternalError
 from icecore.metadata_backup import BackupEntry, BackupHeader, BackupWriter
 from icecore.v1 import admin_pb2
@@ -49,6 +54,25 @@ async def drain_node(
         allow_fewer_copies=checks.flag("allow_fewer_copies", allow_fewer_copies),
     )
     await calls.call("DrainNode", request, admin_pb2.DrainNodeResponse)
+
+
+async def balance_cluster(calls: AdminCalls, *, dry_run: bool) -> tuple[SegmentMove, ...]:
+    """As ``Admin.balance_cluster``."""
+    request = admin_pb2.BalanceClusterRequest(dry_run=checks.flag("dry_run", dry_run))
+    answer = await calls.call("BalanceCluster", request, admin_pb2.BalanceClusterResponse)
+    return tuple(
+        SegmentMove(
+            topic=each.topic,
+            topic_id=each.topic_id,
+            partition=each.partition,
+            segment_id=each.segment_id,
+            leader=each.leader,
+            replicas=tuple(each.replicas),
+            next_leader=each.next_leader,
+            next_replicas=tuple(each.next_replicas),
+        )
+        for each in answer.moves
+    )
 
 
 def _node(node_id: int) -> int:

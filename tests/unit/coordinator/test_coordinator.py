@@ -52,8 +52,8 @@ async def test_a_long_look_is_followed_by_a_rest(
 
 
 JOBS = (
-    *("tick", "heal", "audit", "roll", "repair", "retain", "confirm", "local_copies", "upload"),
-    "follow_tiers",
+    *("tick", "heal", "audit", "roll", "balance", "repair", "retain", "confirm", "local_copies"),
+    *("upload", "follow_tiers"),
 )
 
 
@@ -61,7 +61,11 @@ JOBS = (
 async def test_no_job_dies_in_silence(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """R63: a coordinator without one of its jobs would only look alive."""
     coordinator = Coordinator(
-        cast(Any, None), SqliteStore(":memory:"), FakeClock(), SystemRng(), Timing(audit_ms=10)
+        cast(Any, None),
+        SqliteStore(":memory:"),
+        FakeClock(),
+        SystemRng(),
+        Timing(audit_ms=10, balance_ms=10),
     )
     assert tuple(each.name for each in coordinator._table()) == JOBS
 

@@ -18,6 +18,7 @@ COORDINATOR_WAITS = {
     "local_look_ms": 5_000,
     "roll_up_wait_ms": 10_000,
     "return_wait_ms": 10_000,
+    "balance_ms": 60_000,
     "hand_over_settle_ms": 100,
     "hand_over_retry_ms": 250,
     "open_wait_ms": 3_000,

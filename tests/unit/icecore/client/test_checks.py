@@ -325,6 +325,7 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "node_id": wrong("one", "number of numpy"),
         "allow_fewer_copies": wrong("true"),
     },
+    "balance_cluster": {"dry_run": wrong("true")},
     "undrain_node": {"node_id": wrong("one", "number of numpy")},
     "adopt_metadata": {
         "dry_run": wrong("true"),
