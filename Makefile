@@ -103,7 +103,7 @@ bench-gates: setup-bench ## ratios and their bands: BASE=<commit>, RUNS=3, OUT=f
 	$(PY) -m benchmarks.gates --runs $(or $(RUNS),3) $(if $(BASE),--base $(BASE)) \
 		$(if $(GATES),--only $(GATES)) $(if $(OUT),--json $(OUT)) $(if $(BANDS),--update-bands)
 
-soak: setup ## keep a cluster busy, fail when a process grows: MINUTES=60, RATE=800 records/s, SPARK=1
+soak: setup $(if $(SPARK),setup-spark) ## keep a cluster busy, fail when a process grows: MINUTES=60, RATE=800 records/s, SPARK=1
 	$(PY) -m benchmarks.soak --minutes $(or $(MINUTES),60) --records-per-s $(or $(RATE),800) \
 		$(if $(SPARK),--spark)
 

@@ -41,11 +41,13 @@ from icecore_coordinator.decisions.adoption.told import (
     ToldTopic,
 )
 from icecore_coordinator.decisions.node_changes import (
+    INCARNATIONS,
     REVISION_JUMP_MAX,
     Registration,
     check_registration,
 )
-from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.decisions.remote.tier_import import OFFSET_MAX
+from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.records import NodeRecord
 
@@ -158,6 +160,30 @@ class AdoptionService:
             raise InvalidRequestError(
                 f"node {page.node.node_id}: no metadata store has revision "
                 f"{page.node.metadata_revision} and coordinator epoch {page.coordinator_epoch}"
+            )
+        if (
+            page.node.incarnation
+            > next_of(self._state, INCARNATIONS).next_value + REVISION_JUMP_MAX
+        ):
+            raise InvalidRequestError(
+                f"node {page.node.node_id}: no cluster has given out incarnation "
+                f"{page.node.incarnation}"
+            )
+        for copy in page.node.segments:
+            self._check_copy(page.node.node_id, copy)
+
+    def _check_copy(self, node_id: int, copy: pb.SegmentInventory) -> None:
+        partition = self._state.partitions.get((copy.topic_id, copy.partition))
+        epoch_max = REVISION_JUMP_MAX + (partition.last_epoch if partition else 0)
+        if max(copy.epoch, copy.promised_epoch) > epoch_max:
+            raise InvalidRequestError(
+                f"node {node_id}: segment {copy.segment_id} has epoch {copy.epoch}, promised "
+                f"{copy.promised_epoch}: no partition has come to such a number"
+            )
+        if max(copy.base_offset, copy.durable_end_offset) > OFFSET_MAX:
+            raise InvalidRequestError(
+                f"node {node_id}: segment {copy.segment_id} is of offsets {copy.base_offset} to "
+                f"{copy.durable_end_offset}: no log is so long"
             )
 
     # --- what a person says ---------------------------------------------------------------------

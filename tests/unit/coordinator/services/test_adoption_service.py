@@ -181,6 +181,38 @@ async def test_offsets_that_no_node_has_need_a_word_of_their_own() -> None:
     assert (await world.adopt(skip_gaps=True)).done
 
 
+@pytest.mark.parametrize("number", [1 << 41, (1 << 63) - 1])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("epoch", "no partition has come to such a number"),
+        ("promised_epoch", "no partition has come to such a number"),
+        ("durable_end_offset", "no log is so long"),
+        ("base_offset", "no log is so long"),
+    ],
+)
+async def test_copies_with_numbers_that_no_cluster_has_are_refused(
+    name: str, why: str, number: int
+) -> None:
+    """Others would go on above them."""
+    world = World(started())
+    page = told(world.state, 1)
+    setattr(page.node.segments[0], name, number)
+    if "offset" in name and number < 1 << 62:
+        await world.call(COORDINATOR["TellInventory"], page)
+        return
+    with pytest.raises(InvalidRequestError, match=why):
+        await world.call(COORDINATOR["TellInventory"], page)
+
+
+async def test_an_incarnation_that_no_cluster_has_given_out_is_refused() -> None:
+    world = World(started())
+    page = told(world.state, 1)
+    page.node.incarnation = 1 << 41
+    with pytest.raises(InvalidRequestError, match="no cluster has given out incarnation"):
+        await world.call(COORDINATOR["TellInventory"], page)
+
+
 @pytest.mark.parametrize("number", [1 << 41, (1 << 64) - 1])
 async def test_numbers_that_no_cluster_has_come_to_are_refused(number: int) -> None:
     """Metadata would go above them, and have no number left."""
