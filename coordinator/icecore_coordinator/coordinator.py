@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from icecore.errors import NotCoordinatorError
-from icecore.model import SegmentId, SegmentState
+from icecore.model import NO_SEGMENT, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
@@ -18,7 +18,7 @@ from icecore_coordinator.config import RECLAIM_SLACK_BYTES, TopicDefaults
 from icecore_coordinator.decisions.node_removal import forget_unproved
 from icecore_coordinator.decisions.topic_changes import missing_partitions
 from icecore_coordinator.ledger import Ledger
-from icecore_coordinator.nodes.alerts import Alerts
+from icecore_coordinator.nodes.alerts import AlertKind, Alerts
 from icecore_coordinator.nodes.broken_streams import BrokenStreams
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.nodes.node_calls import NodeCalls
@@ -255,6 +255,7 @@ class Coordinator:
         await self.ledger.decide_each(missing, lambda _, change: change)
         self._versions.load()
         self.ledger.subscribe(self._on_change)
+        self.ledger.tell_full(self._on_full)
         self._retention.start()
         self.tiering.local.start()
         self._sessions.start()
@@ -291,6 +292,11 @@ class Coordinator:
         self._pushes.on_change(change)
         if any(_means_work(record) for record in change.puts):
             self._healing.poke()
+
+    def _on_full(self, why: str) -> None:
+        self.alerts.raise_alert(
+            AlertKind.METADATA, NO_SEGMENT, why, waits=lambda: bool(self.ledger.full)
+        )
 
     def _on_status(self) -> None:
         self.ledger.note_news()

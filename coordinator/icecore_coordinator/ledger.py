@@ -47,12 +47,15 @@ class Ledger:
         self.suspended = ""
         """Why these metadata may not go on by themselves, and what a person can do; empty = they
         may."""
+        self.full = ""
+        """Why the store takes no changes, and what a person can do; empty = it takes them."""
         self._store = store
         self._rng = rng
         self._lock = asyncio.Lock()
         self._news = asyncio.Event()
         self._listeners: list[Callable[[Change], None]] = []
         self._count: Callable[[], None] = _nothing
+        self._tell_full: Callable[[str], None] = _untold
 
     async def open(self) -> None:
         """Become the writer, read everything, name the cluster if it is new."""
@@ -78,6 +81,10 @@ class Ledger:
     def count_by(self, count: Callable[[], None]) -> None:
         """Call ``count`` before each decision: it moves ``ClusterState.counted_ms``."""
         self._count = count
+
+    def tell_full(self, tell: Callable[[str], None]) -> None:
+        """Call ``tell`` with the reason whenever the store has no room for a change."""
+        self._tell_full = tell
 
     async def decide(self, decision: Decision) -> Change:
         """Commit what ``decision`` makes of the newest state; an empty change commits nothing.
@@ -213,14 +220,18 @@ class Ledger:
         except SupersededError as error:
             self.end(error)
             raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
-        except OutOfSpaceError:
-            raise  # the store takes no changes for now, and has changed nothing
+        except OutOfSpaceError as error:  # it takes no changes for now, and has changed nothing
+            self.full = error.message
+            self._tell_full(error.message)
+            raise
         except IcecoreError as error:
             self.end(error)
             # The leader that asked must not go on as if nothing had changed (R18).
             raise UnavailableError(
                 f"this coordinator has stopped, and nobody knows what is stored: {error.message}"
             ) from error
+        if puts or deletes:  # to ask the store for nothing needs no room
+            self.full = ""
         self.state.metadata_revision = self._store.revision
         self.state.apply(change)
         for listener in self._listeners:
@@ -277,6 +288,10 @@ def _without_collector() -> Iterator[None]:
 
 def _nothing() -> None:
     """Nobody counts time: all ages stay what they are."""
+
+
+def _untold(_: str) -> None:
+    """Nobody is told that the store is full."""
 
 
 def _about(decision: Callable[[ClusterState, T], Change], item: T) -> Decision:

@@ -137,8 +137,11 @@ async def test_a_full_etcd_refuses_topics_and_ends_nobody(tmp_path: Path) -> Non
                 await admin.create_topic("refused")
         after = await produce(cluster.bootstrap, "t", numbered(200, 200))
         await asyncio.sleep(3)  # all that looks once a second has looked
+        health = await icecore(cluster, "cluster", "health", status=10)
+        assert "it waits for a person: etcd has no space left" in health
         await asyncio.to_thread(etcd.make_room)
         await create(cluster.bootstrap, "taken", partitions=3)
+        await icecore(cluster, "cluster", "health", "--wait", "30")
         assert await read_all(cluster.bootstrap, "t") == merged(before, after)
         assert cluster.pids == pid
         assert "event=metadata_store_full" in cluster.coordinator.log_tail(1_000)

@@ -40,6 +40,7 @@ class AlertKind(Enum):
     LOST = "of segments without any copy"
     PRODUCERS = "of producers that no replica knows"
     STORE = "of object stores"
+    METADATA = "of a metadata store without room"
     MISSING = "of published copies that are missing"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from icecore.errors import ConflictError, NotCoordinatorError, UnavailableError
+from icecore.errors import ConflictError, NotCoordinatorError, OutOfSpaceError, UnavailableError
 from icecore.process.system import SystemRng
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
@@ -185,3 +185,35 @@ async def test_who_is_cancelled_leaves_no_change_half_known(database: SqliteData
     await ledger.decide(lambda state: Change((again,)))
     assert not ledger.lost.is_set()
     assert (await store.get("counter/topics")) is not None
+
+
+class Full(SqliteStore):
+    """A store that has no room until somebody makes some."""
+
+    has_room = False
+
+    async def txn(self, *what: Any) -> bool:
+        _, puts, deletes = what
+        if (puts or deletes) and not self.has_room:
+            raise OutOfSpaceError("there is no room: make some")
+        return await super().txn(*what)
+
+
+async def test_a_person_is_told_while_the_store_is_full(database: SqliteDatabase) -> None:
+    store = Full(database)
+    store.has_room = True
+    ledger, told = Ledger(store, SystemRng()), list[str]()
+    ledger.tell_full(told.append)
+    await ledger.open()
+    store.has_room = False
+    for _ in range(2):
+        with pytest.raises(OutOfSpaceError):
+            await ledger.decide(lambda state: counted(state, "a"))
+    assert told == ["there is no room: make some"] * 2
+    assert ledger.full == told[0]
+    assert not ledger.lost.is_set()
+    await ledger.confirm()  # it changes nothing, and so tells nothing
+    assert ledger.full
+    store.has_room = True
+    await ledger.decide(lambda state: counted(state, "a"))
+    assert not ledger.full
