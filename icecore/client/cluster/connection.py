@@ -40,6 +40,8 @@ _M = TypeVar("_M", bound=Message)
 
 _TRANSPORT_VARIABLES = ("ICECORE_CLIENT__TRANSPORT", "ICECORE_TRANSPORT")
 _ATTEMPT_S = 5.0
+_REST_MS_MAX = 500
+"""Between two rounds of questions who the coordinator is: another one may have begun meanwhile."""
 _ANSWERED_BY_ALL = "GetMetadata"
 """The method that nodes answer, too."""
 STALE_MS = 3_000
@@ -178,7 +180,11 @@ class Connection:
                 metadata ``repeated`` says whether an earlier attempt may have taken effect.
         """
         body = request.SerializeToString()
-        since_ms, backoff, repeated = self.clock.monotonic_ms(), Backoff(self.rng), False
+        since_ms, backoff, repeated = (
+            self.clock.monotonic_ms(),
+            Backoff(self.rng, limit_ms=_REST_MS_MAX),
+            False,
+        )
         end_ms = since_ms + timeout_s * 1000
         was_sent_on = False
         while True:
@@ -215,6 +221,7 @@ class Connection:
                     ) from error
                 raise
             await asyncio.sleep(delay_s)
+            was_sent_on = False
 
     def no_answer(self, timeout_s: float) -> IcecoreError:
         """The error of who has waited so long for a coordinator: the last reason, if any."""
@@ -230,6 +237,9 @@ class Connection:
         following = named or self._after(address)
         if named:
             self._named = named, self._stands_for(address)
+        elif address == self._named[0]:  # it counts no more, or the last standby leads here again
+            self._named = "", ""
+            following = following if following != address else self._bootstrap.after(address)
         if method == _ANSWERED_BY_ALL and self._server == address:
             self._server = following
         elif method != _ANSWERED_BY_ALL and self._coordinator == address:

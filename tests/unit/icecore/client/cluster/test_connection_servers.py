@@ -1,5 +1,6 @@
 """A client asks each server that it was given in turn, and counts no server of another cluster."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -64,6 +65,32 @@ async def test_who_is_named_and_can_not_be_reached_is_followed_by_who_was_given(
     servers = Servers(n1=inside, n2=inside, c=MINE)
     await save_positions(connection(servers, "n1:1, n2:1, c:1"))
     assert servers.asked == ["n1:1", "inside:1", "n2:1", "inside:1", "c:1"]
+
+
+async def test_a_standby_that_names_a_dead_coordinator_holds_nobody_up() -> None:
+    """The last one names the first one, which would follow it anyway: still all are asked."""
+    stale = NotCoordinatorError("ask a", address="a:1")
+    servers = Servers(b=stale, c=stale)
+    client = connection(servers, "a:1,b:1,c:1")
+    with pytest.raises(UnavailableError):
+        await save_positions(client, timeout_s=0.5)
+    servers.said["b:1"] = MINE
+    servers.questions.clear()
+    await save_positions(client)
+    assert len(servers.questions) <= 4
+
+
+async def test_a_standby_is_believed_each_time() -> None:
+    """Waiting in between would cost a second of each take-over."""
+    servers = Servers(a=NotCoordinatorError("ask b", address="b:1"))
+    client = connection(servers, "a:1,b:1,c:1")
+    began = asyncio.get_running_loop().time()
+    for address in ("b:1", "c:1"):
+        servers.said = {"a:1": NotCoordinatorError(f"ask {address}", address=address)}
+        servers.said[address] = MINE
+        await save_positions(client)
+        client._coordinator = "a:1"
+    assert asyncio.get_running_loop().time() - began < 0.02
 
 
 async def test_an_answer_of_another_cluster_is_passed_by() -> None:
