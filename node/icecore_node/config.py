@@ -43,7 +43,9 @@ class NodeSettings(Settings):
     node_id: NodeId = Field(
         ge=1, lt=1 << 32, description="Number of this node, unique and for ever.", examples=[1]
     )
-    coordinator: str = Field("127.0.0.1:7400", description="HOST:PORT of the coordinator.")
+    coordinator: str = Field(
+        "127.0.0.1:7400", description="HOST:PORT of each coordinator, joined by commas."
+    )
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 takes any.")
     advertise: str = Field("", description="HOST:PORT others connect to; empty = where we listen.")
     native_listen: str = Field(

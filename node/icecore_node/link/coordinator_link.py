@@ -1,8 +1,8 @@
 """A node's calls to its coordinator: registration, and the requests of leaders and producers.
 
 Requests of many leaders (in-sync sets, successors, seals) that arrive in the same turn of the loop
-share one RPC. When a call fails because another coordinator is active by now, the next call goes to
-the next address. Heartbeats are in ``membership/heartbeats.py``.
+share one RPC. When a coordinator stands by or does not answer, the next call goes to the one that
+it names, or to the next address of the settings. Heartbeats are in ``membership/heartbeats.py``.
 """
 
 import asyncio
@@ -13,6 +13,9 @@ from typing import Generic, TypeAlias, TypeVar
 from icecore.errors import (
     IcecoreError,
     InternalError,
+    NotCoordinatorError,
+    RequestTimeoutError,
+    UnavailableError,
 )
 from icecore.model import (
     Epoch,
@@ -41,6 +44,7 @@ _FromThisNode: TypeAlias = (
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 
+_ANOTHER_MAY_ANSWER = (NotCoordinatorError, UnavailableError, RequestTimeoutError)
 CALL_TIMEOUT_S = 5.0
 ITEMS_PER_CALL_MAX = 1_000
 """Coordinators take more (``rpc/bounds.py``), and a call of so many is answered in time."""
@@ -108,7 +112,9 @@ class CoordinatorLink:
         self._context = context
         addresses = context.settings.coordinator.split(",")
         self._addresses = [address.strip() for address in addresses]
-        self._active = 0
+        self._at = 0
+        self._named = ""
+        """Address that a standby has named; it counts until it fails."""
         self._isr: _Batcher[coordinator_pb2.IsrChange, coordinator_pb2.IsrResult] = _Batcher(
             self._call_alter_isr
         )
@@ -162,10 +168,20 @@ class CoordinatorLink:
         """A new stream for heartbeats."""
         return self._context.net.open_stream(self.address, COORDINATOR["Heartbeat"])
 
-    def next_address(self) -> None:
-        """Call the next address from now on: the current one is not the coordinator, or not
-        reachable."""
-        self._active += 1
+    def turn_from(self, address: str, error: IcecoreError) -> None:
+        """Call another coordinator from now on: the one that a standby names, else the next one.
+
+        Args:
+            address: Of the one that failed. Many calls may fail at once: the first one turns.
+            error: Its answer, or that there was none.
+        """
+        if address != self.address:
+            return
+        may_follow = isinstance(error, NotCoordinatorError) and not self._named
+        self._named = error.metadata.get("address", "") if may_follow else ""
+        if self._named in ("", address):  # round and round, past the one that named it
+            self._named = ""
+            self._at = (self._at + 1) % len(self._addresses)
 
     # --- requests of leaders --------------------------------------------------------------------
 
@@ -240,7 +256,7 @@ class CoordinatorLink:
     @property
     def address(self) -> str:
         """Address at which the coordinator is called next."""
-        return self._addresses[self._active % len(self._addresses)]
+        return self._named or self._addresses[self._at]
 
     def _identified(self, request: _FromThisNode) -> bytes:
         """Encode a request, with this node's cluster, id and incarnation."""
@@ -255,12 +271,12 @@ class CoordinatorLink:
     async def ask(self, method: str, body: bytes, timeout_s: float) -> bytes:
         """Any method, by its full name. Raises what the coordinator answers, or that it does not;
         then another one is called next."""
+        address = self.address
         try:
-            answer = await self._context.net.call(self.address, method, body, timeout_s=timeout_s)
-            return bytes(answer)
+            return bytes(await self._context.net.call(address, method, body, timeout_s=timeout_s))
         except IcecoreError as error:
-            if error.retriable:
-                self.next_address()
+            if isinstance(error, _ANOTHER_MAY_ANSWER):
+                self.turn_from(address, error)
             raise
 
     async def _call_alter_isr(

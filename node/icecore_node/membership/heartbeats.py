@@ -14,12 +14,13 @@ from icecore.errors import (
     FencedError,
     IcecoreError,
     NotCoordinatorError,
+    RequestTimeoutError,
     SupersededError,
     WrongClusterError,
 )
 from icecore.model import INVENTORY_WANTED, CoordinatorEpoch
 from icecore.process.log import event
-from icecore.rpc.ports import ClientStream
+from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
 from icecore_node.identity.lease import Lease
@@ -114,7 +115,7 @@ class Heartbeats:
             WrongClusterError: The first coordinator that was found is another cluster's.
         """
         while True:
-            stream = self._coordinator.open_heartbeats()
+            address, stream = self._coordinator.address, self._coordinator.open_heartbeats()
             try:
                 await self._converse(stream)
             except SupersededError:
@@ -122,7 +123,7 @@ class Heartbeats:
             except IcecoreError as error:
                 self._note_broken(error)
                 await self._on_refused(error)
-                self._coordinator.next_address()
+                self._coordinator.turn_from(address, error)
             finally:
                 stream.cancel()
             await asyncio.sleep(self._context.settings.timing.heartbeat_retry_ms / 1000)
@@ -152,7 +153,7 @@ class Heartbeats:
         writer = asyncio.get_running_loop().create_task(self._heartbeat(stream))
         writer.add_done_callback(lambda _: stream.cancel())  # no heartbeats, no stream
         try:
-            while (body := await stream.read()) is not None:
+            while (body := await self._read(stream)) is not None:
                 update = coordinator_pb2.HeartbeatResponse.FromString(bytes(body))
                 highest = self._context.identity.coordinator_epoch
                 if update.coordinator_epoch < highest:
@@ -174,6 +175,25 @@ class Heartbeats:
             self.is_connected = False
             self.heard.set()
             await end_task(writer)
+
+    async def _read(self, stream: ClientStream) -> Received | None:
+        """The next message. A coordinator that stands still breaks no stream, and holds up nobody
+        when there are others.
+
+        Raises:
+            RequestTimeoutError: It has been silent for half a lease.
+        """
+        if "," not in self._context.settings.coordinator:
+            return await stream.read()
+        silent_ms = self._lease.length_ms / 2
+        try:
+            async with asyncio.timeout(silent_ms / 1000):
+                return await stream.read()
+        except TimeoutError as error:
+            raise RequestTimeoutError(
+                f"the coordinator at {self._coordinator.address} has said nothing for"
+                f" {silent_ms:g} ms"
+            ) from error
 
     async def _heartbeat(self, stream: ClientStream) -> None:
         while True:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from icecore.errors import FencedError, NotCoordinatorError, WrongClusterError
+from icecore.errors import FencedError, NotCoordinatorError, RequestTimeoutError, WrongClusterError
 from icecore.model import CoordinatorEpoch, SegmentId
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.context import Identity
@@ -79,7 +79,7 @@ class NoReport:
         """Add nothing to a heartbeat."""
 
 
-def heartbeats_of(disk: Disk) -> Heartbeats:
+def heartbeats_of(disk: Disk, *, has_others: bool = False) -> Heartbeats:
     identity = Identity(1)
     identity.register(b"", incarnation=5, coordinator_epoch=TOKEN)
     context: Any = SimpleNamespace(
@@ -87,11 +87,12 @@ def heartbeats_of(disk: Disk) -> Heartbeats:
         executor=Executor(),
         disks=SimpleNamespace(space=lambda: (1, 2), usage=list),
         pool=disk,
+        settings=SimpleNamespace(coordinator="c:1,d:1" if has_others else "c:1"),
         identity=identity,
     )
     heartbeats = Heartbeats(
         context,
-        cast(Any, None),
+        cast(Any, SimpleNamespace(address="c:1")),
         lease=Lease(context.clock),
         news=NodeReport(),
         disk_report=cast(Any, NoReport()),
@@ -133,6 +134,22 @@ async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged()
         assert list(first.unknown_segment_ids) == [3, 4]
         assert list(first.vanished_segment_ids) == [4]
         assert first.wall_clock_ms == 1234
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+async def test_a_coordinator_that_stands_still_is_left_where_there_are_others(
+    has_others: bool,
+) -> None:
+    heartbeats = heartbeats_of(Disk(), has_others=has_others)
+    heartbeats.set_times(interval_ms=1, lease_ms=100)
+    good = pb.HeartbeatResponse(coordinator_epoch=TOKEN, sequence=1)
+    talk = asyncio.create_task(heartbeats._converse(cast(Any, Stream(good))))
+    done, _ = await asyncio.wait((talk,), timeout=0.3)
+    assert bool(done) is has_others
+    if has_others:
+        with pytest.raises(RequestTimeoutError, match="c:1 has said nothing for 50 ms"):
+            await talk
+    talk.cancel()
 
 
 async def test_a_coordinator_that_was_replaced_is_left() -> None:
