@@ -22,6 +22,7 @@ from icecore.rpc.ports import Rng
 from icecore.topic_settings import NOT_TIERED, Retention, SegmentSettings, Tiering
 from icecore_coordinator.decisions import topic_changes, topic_deletion
 from icecore_coordinator.decisions.remote import tier_import
+from icecore_coordinator.decisions.topic_changes import DEFAULT_REPLICATION_FACTOR
 from icecore_coordinator.nodes.fan_out import by_node, fan_out
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
 from icecore_coordinator.state.records import Change, PartitionKey, TopicRecord
@@ -72,6 +73,7 @@ class TopicActs:
         deleted meanwhile.
         """
         topic_id = self._rng.bytes(16)
+        await self._until_settled(settings.replication_factor or DEFAULT_REPLICATION_FACTOR)
 
         def decision(state: ClusterState) -> Change:
             nodes = len(eligible_nodes(state, self._live))
@@ -103,6 +105,15 @@ class TopicActs:
         if topic is None:
             raise UnknownTopicError(f"topic {name!r} was deleted", topic=name)
         return topic
+
+    async def _until_settled(self, nodes: int) -> None:
+        """Wait for so many nodes. A coordinator that has just begun has not heard of all of them:
+        it would refuse a topic, or make one with fewer replicas for ever."""
+
+        def is_settled(state: ClusterState) -> bool:
+            return not self._live.is_settling or len(eligible_nodes(state, self._live)) >= nodes
+
+        await self._ledger.until(is_settled, self._timing.lease_ms)
 
     async def alter(
         self,
