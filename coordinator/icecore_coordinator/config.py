@@ -87,7 +87,13 @@ class EtcdSettings(TableSettings):
         default=10_000,
         ge=1_000,
         le=600_000,
-        description="Wait for etcd before the coordinator ends.",
+        description="Wait for etcd before a change fails; a coordinator that starts ends then.",
+    )
+    session_ms: int = Field(
+        default=5_000,
+        ge=2_000,
+        le=600_000,
+        description="A coordinator that etcd does not hear for so long is replaced.",
     )
 
     @model_validator(mode="after")
@@ -142,6 +148,11 @@ class _Process(Settings):
     listen: str = Field("127.0.0.1:7400", description="Address to serve on.")
     native_listen: str = Field(
         "", description="Address to serve on for native:// bootstraps; empty = gRPC only."
+    )
+    advertise: str = Field(
+        "",
+        description="HOST:PORT that standby coordinators name to clients and nodes; empty = where"
+        " we listen.",
     )
     metrics_listen: str = Field(
         "", description="HOST:PORT for Prometheus and probes; empty = neither."
@@ -199,6 +210,8 @@ class CoordinatorSettings(WaitSettings, _Process):
         """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
         for address in filter(None, (self.listen, self.native_listen, self.metrics_listen)):
             check_listen(address, insecure_bind=self.insecure_bind)
+        if self.advertise:
+            split_address(self.advertise)
 
     @property
     def waits(self) -> Timing:

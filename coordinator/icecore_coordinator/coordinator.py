@@ -7,12 +7,23 @@ coordinator goes on where the last one stopped.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from icecore.errors import NotCoordinatorError
 from icecore.model import NO_SEGMENT, SegmentId, SegmentState
 from icecore.process.log import event
 from icecore.rpc.addresses import native
-from icecore.rpc.ports import Clock, Handlers, Net, Rng, Server
+from icecore.rpc.ports import (
+    Body,
+    CallContext,
+    Clock,
+    Handlers,
+    Net,
+    Received,
+    Rng,
+    Server,
+    UnaryHandler,
+)
 from icecore.v1.admin_pb2 import DescribeClusterResponse
 from icecore_coordinator.config import RECLAIM_SLACK_BYTES, TopicDefaults
 from icecore_coordinator.decisions.node_removal import forget_unproved
@@ -99,6 +110,7 @@ class Coordinator:
         topic_defaults: Settings of topics whose creation does not say them.
         reclaim_slack_bytes: Deleting less than this may show nothing on a full disk.
         is_new_cluster: Whether a person said that an empty store is to be a new cluster.
+        may_act: Whether no other coordinator can have been elected by now; asked at each act.
     """
 
     def __init__(
@@ -112,9 +124,10 @@ class Coordinator:
         reclaim_slack_bytes: int = RECLAIM_SLACK_BYTES,
         *,
         is_new_cluster: bool = False,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         timing = timing or Timing()
-        self.ledger = Ledger(store, rng)
+        self.ledger = Ledger(store, rng, may_act)
         self.live = Liveness()
         self.heard = ReportedState(self.ledger.state)
         self.alerts = Alerts(clock)
@@ -122,7 +135,7 @@ class Coordinator:
         self._jobs = Jobs(clock, self.ledger.lose)
         ports = WorkerPorts(
             ledger=self.ledger,
-            calls=NodeCalls(net, self.ledger.state),
+            calls=NodeCalls(net, self.ledger.state, self.ledger.tenure.check),
             live=self.live,
             heard=self.heard,
             copies=CopyReports(),
@@ -168,7 +181,7 @@ class Coordinator:
         self._removal, self._balancer = NodeRemoval(ports), Balancer(ports)
         self._describer = self._make_describer(clock)
         admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
-        self._handlers = _merged(nodes.handlers(), admin)
+        self._handlers = _checked(_merged(nodes.handlers(), admin), self.ledger.tenure.check)
         self._servers: list[Server] = []
 
     def _make_sessions(self, ports: WorkerPorts) -> NodeSessions:
@@ -401,6 +414,21 @@ def _seal_checker(ports: WorkerPorts) -> SealChecker:
         clock=ports.clock,
         timing=ports.timing,
     )
+
+
+def _checked(handlers: Handlers, check: Callable[[], None]) -> Handlers:
+    """Handlers that answer nobody once another coordinator may act. A stream looks by itself, at
+    each heartbeat."""
+
+    def checked(handler: UnaryHandler) -> UnaryHandler:
+        async def run(body: Received, context: CallContext) -> Body:
+            check()
+            return await handler(body, context)
+
+        return run
+
+    unary = {name: checked(handler) for name, handler in handlers.unary.items()}
+    return Handlers(unary, handlers.streams)
 
 
 def _merged(*handlers: Handlers) -> Handlers:

@@ -36,14 +36,48 @@ OPERATIONS_PER_TXN = 100
 """etcd allows 128 operations in a transaction; a change of its own may be larger than this."""
 
 
+class Tenure:
+    """The time for which this process may act as the coordinator (R121).
+
+    Args:
+        may_act: Whether no other coordinator can have been elected by now.
+        ended: Called with the reason each time that it may not.
+    """
+
+    def __init__(self, may_act: Callable[[], bool], ended: Callable[[IcecoreError], None]) -> None:
+        self._may_act, self._ended = may_act, ended
+
+    def check(self) -> None:
+        """Look at the clock before each act: a process that stood still acts no more.
+
+        Raises:
+            NotCoordinatorError: Another coordinator may act by now.
+        """
+        if not self._may_act():
+            error = NotCoordinatorError("this coordinator has stopped: another one may act by now")
+            self._ended(error)
+            raise error
+
+
 class Ledger:
     """The committed state of the cluster and the only way to change it."""
 
-    def __init__(self, store: MetadataStore, rng: Rng) -> None:
+    def __init__(
+        self, store: MetadataStore, rng: Rng, may_act: Callable[[], bool] = lambda: True
+    ) -> None:
+        """
+        Args:
+            store: Of the metadata.
+            rng: Of identities.
+            may_act: Whether no other coordinator can have been elected by now.
+        """
         self.state = ClusterState()
         self.lost: asyncio.Event = asyncio.Event()
         """Set when this process is no coordinator any more and must end."""
         self.why_lost = "another coordinator took over, or the metadata store failed"
+        self.is_replaceable = False
+        """Whether the store or the election ended this coordinator, so that this process may stand
+        in the election again; one that failed by itself must end (R63)."""
         self.suspended = ""
         """Why these metadata may not go on by themselves, and what a person can do; empty = they
         may."""
@@ -51,6 +85,7 @@ class Ledger:
         """Why the store takes no changes, and what a person can do; empty = it takes them."""
         self._store = store
         self._rng = rng
+        self.tenure = Tenure(may_act, self._overtaken)
         self._lock = asyncio.Lock()
         self._news = asyncio.Event()
         self._listeners: list[Callable[[Change], None]] = []
@@ -209,6 +244,7 @@ class Ledger:
         if self.lost.is_set():
             # Not definite: who asks may have been part of a change that nobody knows the end of.
             raise UnavailableError("this coordinator has stopped")
+        self.tenure.check()
         compares = [Compare(each.key, each.version - 1) for each in change.puts]
         compares += [Compare(each.key, each.version) for each in change.deletes]
         puts = [(each.key, encode(each)) for each in change.puts]
@@ -239,6 +275,10 @@ class Ledger:
         self.note_news()
         await asyncio.sleep(0)  # a long list must not keep heartbeats waiting
 
+    def _overtaken(self, error: IcecoreError) -> None:
+        if not self.lost.is_set():
+            self.end(error)
+
     def suspend(self, error: IcecoreError) -> None:
         """Stop because these metadata are not the newest: a person says how they go on."""
         self.suspended = error.message
@@ -247,6 +287,7 @@ class Ledger:
     def end(self, error: IcecoreError) -> None:
         """Stop for a reason that the process ends with."""
         self.why_lost = error.message
+        self.is_replaceable = True
         self.lose()
         event(
             _log,

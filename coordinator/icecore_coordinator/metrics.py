@@ -38,19 +38,22 @@ class CoordinatorPages:
 
     def __init__(
         self,
-        describe: Callable[[], pb.DescribeClusterResponse],
+        describe: Callable[[], pb.DescribeClusterResponse | None],
         is_lost: Callable[[], bool],
         why_suspended: Callable[[], str],
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
         """
         Args:
-            describe: The cluster in numbers; called on the loop.
+            describe: The cluster in numbers, None while this one stands by; called on the loop.
             is_lost: Whether the coordinator is one no more; called on the loop.
             why_suspended: Why its metadata wait for a person; empty = they do not.
+            trouble: Why etcd does not answer; empty = it does.
         """
         self._describe_cluster = describe
         self._ask_lost = is_lost
         self._why_suspended = why_suspended
+        self.trouble = trouble
         self._loop = asyncio.get_running_loop()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -59,12 +62,16 @@ class CoordinatorPages:
 
     def pages(self) -> Pages:
         """For the server."""
-        return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_dead, self.why_not)
+        return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_dead, self.why_not, self.role)
+
+    def role(self) -> str:
+        """Return one word for monitors: ``active`` or ``standby``. Raises TimeoutError."""
+        return "standby" if self.cluster() is None else "active"
 
     def why_not(self) -> str:
         """Return why the coordinator is not ready; empty = it is. It is ready while it is alive,
         and its metadata are not suspended."""
-        return self.why_dead() or self._why_suspended()
+        return self.why_dead() or self._why_suspended() or self.trouble()
 
     def why_dead(self) -> str:
         """Return why the process is to be started anew; empty = its loop turns, no other
@@ -76,8 +83,9 @@ class CoordinatorPages:
             return f"the event loop has not turned for {_SOON_S:.0f} s"
         return "another coordinator took over, or the metadata store failed" if is_lost else ""
 
-    def cluster(self) -> pb.DescribeClusterResponse:
-        """In numbers. Raises TimeoutError when the loop does not answer."""
+    def cluster(self) -> pb.DescribeClusterResponse | None:
+        """In numbers; None while this coordinator stands by. Raises TimeoutError when the loop does
+        not answer."""
         return asyncio.run_coroutine_threadsafe(self._describe(), self._loop).result(_ANSWER_S)
 
     def _metrics(self) -> bytes:
@@ -86,7 +94,7 @@ class CoordinatorPages:
     async def _is_lost(self) -> bool:
         return self._ask_lost() and not self._why_suspended()
 
-    async def _describe(self) -> pb.DescribeClusterResponse:
+    async def _describe(self) -> pb.DescribeClusterResponse | None:
         return self._describe_cluster()
 
 
@@ -102,6 +110,20 @@ class _Cluster(Collector):
 
     def collect(self) -> Iterator[Metric]:
         cluster = self._pages.cluster()
+        yield GaugeMetricFamily(
+            "icecore_coordinator_active",
+            "1 = it acts, 0 = it stands by for another coordinator.",
+            cluster is not None,
+        )
+        yield GaugeMetricFamily(
+            "icecore_coordinator_store_up",
+            "1 = the metadata store answers, 0 = no member of etcd does.",
+            not self._pages.trouble(),
+        )
+        if cluster is not None:
+            yield from self._of_cluster(cluster)
+
+    def _of_cluster(self, cluster: pb.DescribeClusterResponse) -> Iterator[Metric]:
         for name, text in _GAUGES:
             yield GaugeMetricFamily(f"icecore_cluster_{name}", text, getattr(cluster, name))
         nodes = GaugeMetricFamily("icecore_cluster_nodes", "Nodes.", labels=["state"])

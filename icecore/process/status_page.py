@@ -31,6 +31,8 @@ class Pages:
     """Returns why the process must be started anew."""
     ready: Probe
     """Returns why the process should get no requests at the moment."""
+    role: Callable[[], str] = lambda: "ok"
+    """Returns a word for the answer of one that is ready."""
 
 
 class StatusServer:
@@ -97,5 +99,9 @@ def _page(pages: Pages, path: str) -> tuple[int, str, bytes]:
     probe = {"/livez": pages.live, "/readyz": pages.ready}.get(path)
     if probe is None:
         return 404, TEXT, b"there are /metrics, /livez and /readyz\n"
-    why = probe()
-    return (503, TEXT, f"{why}\n".encode()) if why else (200, TEXT, b"ok\n")
+    try:
+        if why := probe():
+            return 503, TEXT, f"{why}\n".encode()
+        return 200, TEXT, f"{pages.role() if path == '/readyz' else 'ok'}\n".encode()
+    except TimeoutError:
+        return 503, TEXT, b"the event loop does not answer\n"

@@ -49,8 +49,19 @@ ROOMS = {
         *("membership", "serving", "node", "sampling", "offline", "bucket_commands", "__main__"),
     ),
     "icecore_coordinator": (
-        *("timing", "config", "state", "stores", "decisions", "ledger", "nodes", "work"),
-        *("services", "coordinator", "suspended", "metrics", "store_commands", "__main__"),
+        *(
+            "timing",
+            "config",
+            "state",
+            "stores",
+            "election",
+            "decisions",
+            "ledger",
+            "nodes",
+            "work",
+        ),
+        *("services", "coordinator", "suspended", "standby", "metrics", "store_commands"),
+        "__main__",
     ),
 }
 

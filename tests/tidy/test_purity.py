@@ -13,6 +13,7 @@ PURE = (
     "icecore_replication",
     "icecore_coordinator.state",
     "icecore_coordinator.decisions",
+    "icecore_coordinator.election.candidacy",
 )
 PURE_MAY_IMPORT = (
     "icecore.errors",

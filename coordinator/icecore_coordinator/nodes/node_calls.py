@@ -107,9 +107,13 @@ class NodeCalls:
     FencedError when another incarnation answered than the one that is registered.
     """
 
-    def __init__(self, net: Net, state: ClusterState) -> None:
+    def __init__(
+        self, net: Net, state: ClusterState, check_acts: Callable[[], None] = lambda: None
+    ) -> None:
+        """``check_acts`` raises NotCoordinatorError when this coordinator may not act any more."""
         self._net = net
         self._state = state
+        self._check_acts = check_acts
 
     async def _call(
         self,
@@ -124,6 +128,7 @@ class NodeCalls:
         if node is None or not incarnation:
             raise UnavailableError(f"node {node_id} is not registered")
         method = type(request).__name__.removesuffix("Request")
+        self._check_acts()
         body = await self._net.call(
             peer_address(node), NODE[method], request.SerializeToString(), timeout_s=timeout_s
         )

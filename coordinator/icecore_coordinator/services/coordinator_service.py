@@ -263,7 +263,9 @@ class CoordinatorService:
             self._sessions.heartbeat(session, await self._heartbeat_of(body))
 
     async def _heartbeat_of(self, body: Received) -> pb.HeartbeatRequest:
-        """Raises InvalidRequestError for one that tells more than a node can have."""
+        """Raises InvalidRequestError for one that tells more than a node can have, and
+        NotCoordinatorError when this coordinator may not act any more."""
+        self._ledger.tenure.check()
         await check_items(
             body, pb.HeartbeatRequest.DESCRIPTOR, dict.fromkeys(_TOLD, self._inventory_max())
         )

@@ -6,7 +6,7 @@ again, and would never read renewed certificates. Nothing here knows what is sto
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,12 +17,22 @@ from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_messages import (
     AuthenticateRequest,
     AuthenticateResponse,
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseRevokeRequest,
+    LeaseRevokeResponse,
     RangeRequest,
     RangeResponse,
     StatusRequest,
     StatusResponse,
     TxnRequest,
     TxnResponse,
+    WatchRequest,
+    WatchResponse,
+    ask_progress,
+    watch,
 )
 
 T = TypeVar("T")
@@ -35,6 +45,11 @@ _RANGE: Final = ("/etcdserverpb.KV/Range", RangeResponse)
 _TXN: Final = ("/etcdserverpb.KV/Txn", TxnResponse)
 _STATUS: Final = ("/etcdserverpb.Maintenance/Status", StatusResponse)
 _AUTHENTICATE: Final = ("/etcdserverpb.Auth/Authenticate", AuthenticateResponse)
+_GRANT: Final = ("/etcdserverpb.Lease/LeaseGrant", LeaseGrantResponse)
+_REVOKE: Final = ("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeResponse)
+_KEEP_ALIVE: Final = ("/etcdserverpb.Lease/LeaseKeepAlive", LeaseKeepAliveResponse)
+"""A stream; each call opens one for one request."""
+_WATCH: Final = "/etcdserverpb.Watch/Watch"
 _FIRST_REST_S: Final = 0.05
 _LONGEST_REST_S: Final = 0.5
 _OPTIONS: Final = (
@@ -47,6 +62,7 @@ _FULL: Final = (
     " compact REVISION), give the room back (etcdctl defrag), clear the alarm (etcdctl alarm"
     " disarm); or raise --quota-backend-bytes"
 )
+_NO_LEASE: Final = "requested lease not found"
 _LIMITS: Final = ("request is too large", "too many operations", "larger than max")
 _IS_TOO_LARGE: Final = (
     "etcd refuses a change for its size: give its members the default --max-request-bytes (1.5 MiB)"
@@ -62,7 +78,7 @@ class EtcdAnswer(NamedTuple):
 
 
 class EtcdClient:
-    """Unary calls to a cluster of etcd.
+    """Calls to a cluster of etcd, each to one member at a time.
 
     Args:
         settings: Where it is, and who asks.
@@ -77,9 +93,12 @@ class EtcdClient:
         self._token = ""
         self._said: dict[str, str] = {}
 
-    async def range(self, key: bytes, range_end: bytes = b"", limit: int = 0) -> Any:
-        """The newest values of a key, or of all keys below ``range_end``. Raises as ``txn``."""
-        request = RangeRequest(key=key, range_end=range_end, limit=limit)
+    async def range(
+        self, key: bytes, range_end: bytes = b"", limit: int = 0, revision: int = 0
+    ) -> Any:
+        """The values of a key, or of all keys below ``range_end``: the newest ones, or those of a
+        revision of etcd. Raises as ``txn``."""
+        request = RangeRequest(key=key, range_end=range_end, limit=limit, revision=revision)
         return (await self._call(_RANGE, request)).message
 
     async def txn(
@@ -94,6 +113,86 @@ class EtcdClient:
         """
         request = TxnRequest(compare=conditions, success=success, failure=failure)
         return await self._call(_TXN, request)
+
+    async def grant(self, ttl_s: int) -> tuple[int, int]:
+        """Return a new lease and its seconds, which may be more than were asked for. Raises as
+        ``txn``."""
+        answer = (await self._call(_GRANT, LeaseGrantRequest(TTL=ttl_s))).message
+        return answer.ID, answer.TTL
+
+    async def keep_alive(self, lease: int) -> int:
+        """Let a lease begin anew; its seconds, 0 = it has ended. Raises as ``txn``."""
+        answer = (await self._call(_KEEP_ALIVE, LeaseKeepAliveRequest(ID=lease))).message
+        return max(0, int(answer.TTL))
+
+    async def revoke(self, lease: int) -> None:
+        """End a lease: its keys go. Raises as ``txn``, except where it has ended."""
+        try:
+            await self._call(_REVOKE, LeaseRevokeRequest(ID=lease))
+        except StorageError as error:
+            if error.message != _NO_LEASE:
+                raise
+
+    async def watch(
+        self, key: bytes, range_end: bytes, start_revision: int, silence_s: float
+    ) -> AsyncGenerator[Any, None]:
+        """Yield what one member says of changes from a revision of etcd on, in their order.
+
+        Args:
+            key: The first.
+            range_end: Behind the last.
+            start_revision: Of the first change.
+            silence_s: A member that says nothing is asked after this time, and given up after this
+                time again.
+
+        Raises:
+            StorageError: It broke, or history begins later; the next watch asks another member.
+            ConfigurationError: As ``txn``.
+        """
+        member = self._members[self._at]
+        try:
+            await self._log_in(member, self._attempt_s)
+            call: Any = self._channel(member).stream_stream(
+                _WATCH,
+                request_serializer=WatchRequest.SerializeToString,
+                response_deserializer=WatchResponse.FromString,
+            )
+            stream = call(metadata=self._metadata())
+            try:
+                await stream.write(watch(key, range_end, start_revision))
+                while True:
+                    yield await self._heard(stream, silence_s)
+            finally:
+                stream.cancel()
+        except grpc.aio.AioRpcError as error:
+            if (refusal := self._refusal(member, error)) is not None:
+                raise refusal from error
+            if not self._is_forgotten(error):
+                await self._give_up(member, error)
+                self._at = (self._at + 1) % len(self._members)
+            raise StorageError(f"the watch at {member} broke: {_details(error)}") from error
+
+    async def _heard(self, stream: Any, silence_s: float) -> Any:
+        """The next message of a watch. A read that is given up would end the stream."""
+        reading = asyncio.ensure_future(stream.read())
+        try:
+            for _ in range(2):
+                await asyncio.wait((reading,), timeout=silence_s)
+                if reading.done():
+                    break
+                await stream.write(ask_progress())
+            else:
+                self._at = (self._at + 1) % len(self._members)
+                raise StorageError(f"a watch has heard nothing for {2 * silence_s:g} s")
+            answer = reading.result()
+        finally:
+            reading.cancel()
+        if answer is grpc.aio.EOF or answer.canceled:
+            why = "" if answer is grpc.aio.EOF else answer.cancel_reason
+            raise StorageError(f"a watch has ended: {why or 'its member stops'}")
+        if answer.header.cluster_id != (self._cluster_id or answer.header.cluster_id):
+            raise StorageError("a watch was at a member of another etcd cluster")
+        return answer
 
     async def check(self) -> list[str]:
         """Ask all members who they are; wait until one answers.
@@ -216,6 +315,8 @@ class EtcdClient:
         said, user = _details(error), self._settings.user
         if "database space exceeded" in said:
             return OutOfSpaceError(_FULL)
+        if _NO_LEASE in said:
+            return StorageError(_NO_LEASE)
         if any(limit in said for limit in _LIMITS):
             return StorageError(_IS_TOO_LARGE)
         if "authentication failed" in said:
@@ -250,14 +351,37 @@ class EtcdClient:
     async def _once(
         self, member: str, method: tuple[str, Any], request: Any, patience_s: float
     ) -> Any:
+        if method is _KEEP_ALIVE:
+            return await self._once_streamed(member, request, patience_s)
         path, answer = method
         call: Callable[..., Awaitable[Any]] = self._channel(member).unary_unary(
             path,
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        metadata = (("token", self._token),) if self._token else ()
-        return await call(request, timeout=patience_s, metadata=metadata)
+        return await call(request, timeout=patience_s, metadata=self._metadata())
+
+    async def _once_streamed(self, member: str, request: Any, patience_s: float) -> Any:
+        """As ``_once``, of the one method that etcd has as a stream only."""
+        path, answer = _KEEP_ALIVE
+        call: Any = self._channel(member).stream_stream(
+            path,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        stream = call(timeout=patience_s, metadata=self._metadata())
+        try:
+            await stream.write(request)
+            found = await stream.read()
+            if found is grpc.aio.EOF:
+                code = await stream.code()
+                raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+            return found
+        finally:
+            stream.cancel()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("token", self._token),) if self._token else ()
 
     def _channel(self, member: str) -> grpc.aio.Channel:
         channel = self._channels.get(member)

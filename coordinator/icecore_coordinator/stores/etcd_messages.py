@@ -21,14 +21,24 @@ _SCALARS: Final = {
 }
 _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "ResponseHeader": {"cluster_id": (1, "uint64"), "revision": (3, "int64")},
-    "KeyValue": {"key": (1, "bytes"), "version": (4, "int64"), "value": (5, "bytes")},
-    "RangeRequest": {"key": (1, "bytes"), "range_end": (2, "bytes"), "limit": (3, "int64")},
+    "KeyValue": {
+        "key": (1, "bytes"),
+        "create_revision": (2, "int64"),
+        "version": (4, "int64"),
+        "value": (5, "bytes"),
+    },
+    "RangeRequest": {
+        "key": (1, "bytes"),
+        "range_end": (2, "bytes"),
+        "limit": (3, "int64"),
+        "revision": (4, "int64"),
+    },
     "RangeResponse": {
         "header": (1, "ResponseHeader"),
         "kvs": (2, "repeated KeyValue"),
         "more": (3, "bool"),
     },
-    "PutRequest": {"key": (1, "bytes"), "value": (2, "bytes")},
+    "PutRequest": {"key": (1, "bytes"), "value": (2, "bytes"), "lease": (3, "int64")},
     "DeleteRangeRequest": {"key": (1, "bytes"), "range_end": (2, "bytes")},
     "RequestOp": {
         "request_range": (1, "RangeRequest"),
@@ -61,6 +71,35 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     },
     "AuthenticateRequest": {"name": (1, "string"), "password": (2, "string")},
     "AuthenticateResponse": {"header": (1, "ResponseHeader"), "token": (2, "string")},
+    "LeaseGrantRequest": {"TTL": (1, "int64")},
+    "LeaseGrantResponse": {
+        "header": (1, "ResponseHeader"),
+        "ID": (2, "int64"),
+        "TTL": (3, "int64"),
+    },
+    "LeaseRevokeRequest": {"ID": (1, "int64")},
+    "LeaseRevokeResponse": {"header": (1, "ResponseHeader")},
+    "LeaseKeepAliveRequest": {"ID": (1, "int64")},
+    "LeaseKeepAliveResponse": {"header": (1, "ResponseHeader"), "TTL": (3, "int64")},
+    "WatchCreateRequest": {
+        "key": (1, "bytes"),
+        "range_end": (2, "bytes"),
+        "start_revision": (3, "int64"),
+    },
+    "WatchProgressRequest": {},
+    "WatchRequest": {
+        "create_request": (1, "WatchCreateRequest"),
+        "progress_request": (3, "WatchProgressRequest"),
+    },
+    "Event": {"type": (1, "int32"), "kv": (2, "KeyValue")},
+    "WatchResponse": {
+        "header": (1, "ResponseHeader"),
+        "created": (3, "bool"),
+        "canceled": (4, "bool"),
+        "compact_revision": (5, "int64"),
+        "cancel_reason": (6, "string"),
+        "events": (11, "repeated Event"),
+    },
 }
 """Number and type of each field, as etcd's package ``etcdserverpb`` has them."""
 
@@ -104,10 +143,22 @@ StatusRequest = _class("StatusRequest")
 StatusResponse = _class("StatusResponse")
 AuthenticateRequest = _class("AuthenticateRequest")
 AuthenticateResponse = _class("AuthenticateResponse")
+LeaseGrantRequest = _class("LeaseGrantRequest")
+LeaseGrantResponse = _class("LeaseGrantResponse")
+LeaseRevokeRequest = _class("LeaseRevokeRequest")
+LeaseRevokeResponse = _class("LeaseRevokeResponse")
+LeaseKeepAliveRequest = _class("LeaseKeepAliveRequest")
+LeaseKeepAliveResponse = _class("LeaseKeepAliveResponse")
+WatchCreateRequest = _class("WatchCreateRequest")
+WatchProgressRequest = _class("WatchProgressRequest")
+WatchRequest = _class("WatchRequest")
+WatchResponse = _class("WatchResponse")
 
 _EQUAL: Final = 0
 _BY_VERSION: Final = 0
 _BY_VALUE: Final = 3
+DELETED: Final = 1
+"""Type of an event: the key is gone. Any other put a value."""
 
 
 def has_version(key: bytes, version: int) -> Any:
@@ -120,9 +171,9 @@ def has_value(key: bytes, value: bytes) -> Any:
     return Condition(result=_EQUAL, target=_BY_VALUE, key=key, value=value)
 
 
-def put(key: bytes, value: bytes) -> Any:
-    """An operation of a transaction."""
-    return RequestOp(request_put=PutRequest(key=key, value=value))
+def put(key: bytes, value: bytes, lease: int = 0) -> Any:
+    """An operation of a transaction; with a lease the key goes when that ends."""
+    return RequestOp(request_put=PutRequest(key=key, value=value, lease=lease))
 
 
 def delete(key: bytes) -> Any:
@@ -134,6 +185,17 @@ def delete_all(prefix: bytes) -> Any:
     """An operation of a transaction: every key that starts so."""
     request = DeleteRangeRequest(key=prefix, range_end=end_of(prefix))
     return RequestOp(request_delete_range=request)
+
+
+def watch(key: bytes, range_end: bytes, start_revision: int) -> Any:
+    """The first request of a watch: all changes of these keys from a revision of etcd on."""
+    create = WatchCreateRequest(key=key, range_end=range_end, start_revision=start_revision)
+    return WatchRequest(create_request=create)
+
+
+def ask_progress() -> Any:
+    """A request to a watch: say that you live."""
+    return WatchRequest(progress_request=WatchProgressRequest())
 
 
 def read(key: bytes) -> Any:

@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 """The form of everything below the prefix."""
+CANDIDATES: Final = b"candidate/"
+"""Begin of the keys of an election below the prefix (``election/etcd_ballot.py``)."""
 OPERATIONS_MAX: Final = 128
 """etcd's limit for conditions and for operations (``--max-txn-ops``), each with the head."""
 BYTES_MAX: Final = 1 << 20
@@ -128,8 +130,7 @@ class EtcdStore:
         Raises:
             ConfigurationError: The prefix is not that of the metadata which must be there.
         """
-        for why in await self._client.check():
-            event(_log, logging.WARNING, "etcd_member_unwell", why=why)
+        await self.check()
         holder = self._rng.bytes(8).hex()
         async with self._lock:
             while True:
@@ -145,6 +146,17 @@ class EtcdStore:
             if mine.staged:
                 await self._move_staged()
         return CoordinatorEpoch(mine.epoch)
+
+    async def check(self) -> None:
+        """Look whether etcd answers and the prefix is the right one, before anything is changed.
+
+        Raises:
+            ConfigurationError: etcd, or what is below the prefix, is of no use.
+            StorageError: etcd does not answer.
+        """
+        for why in await self._client.check():
+            event(_log, logging.WARNING, "etcd_member_unwell", why=why)
+        await self._refuse_others(await self._read_head())
 
     async def get(self, key: str) -> Stored | None:
         """See ``MetadataStore.get``."""
@@ -241,9 +253,7 @@ class EtcdStore:
                     f" cluster's metadata {known} are there: look at etcd.endpoints and"
                     " etcd.prefix. For a new cluster give another data folder"
                 )
-            stranger = await self._client.range(self._prefix, end_of(self._prefix), 1)
-            if stranger.kvs:
-                key = stranger.kvs[0].key.decode(errors="replace")
+            if (key := await self._stranger()) is not None:
                 raise ConfigurationError(
                     f"etcd has keys below {prefix!r} that are no metadata of icecore, such as"
                     f" {key!r}: give another etcd.prefix"
@@ -254,6 +264,17 @@ class EtcdStore:
                 f" of this data folder are {known}: give the etcd.prefix of this cluster, or"
                 " another data folder"
             )
+
+    async def _stranger(self) -> str | None:
+        """A key below the prefix that belongs neither to metadata nor to an election."""
+        candidates = self._prefix + CANDIDATES
+        for begin, end in (
+            (self._prefix, candidates),
+            (end_of(candidates), end_of(self._prefix)),
+        ):
+            if found := (await self._client.range(begin, end, 1)).kvs:
+                return str(found[0].key.decode(errors="replace"))
+        return None
 
     async def _replace_head(self, before: EtcdHead | None, after: EtcdHead) -> bool:
         """Return whether the head is ours now; False = somebody else was faster."""

@@ -41,7 +41,7 @@ class SqliteDatabase:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._lock = None if str(path) == ":memory:" else _lock_beside(Path(path))
+        self._lock = None if str(path) == ":memory:" else lock_beside(Path(path))
         try:
             self.connection = sqlite3.connect(str(path), isolation_level=None)
             self.connection.execute("PRAGMA journal_mode=WAL")
@@ -208,7 +208,7 @@ class SqliteStore:
             self._database.close()
 
 
-def _lock_beside(path: Path) -> int:
+def lock_beside(path: Path) -> int:
     """Hold ``<path>.lock`` until the process ends or closes it."""
     if (path.parent / NODE_FILE).exists():
         raise ConfigurationError(
@@ -228,6 +228,7 @@ def _lock_beside(path: Path) -> int:
         os.close(lock)
         raise ConfigurationError(
             f"{path} is already in use by another coordinator; stop it or give --data another"
-            " folder"
+            " folder. Coordinators that stand by for each other need etcd.endpoints, and a folder"
+            " each"
         ) from error
     return lock

@@ -14,9 +14,11 @@ from icecore.rpc.ports import Rng
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.metadata_store import MetadataStore
-from icecore_coordinator.stores.sqlite_store import NODE_FILE, SqliteStore
+from icecore_coordinator.stores.sqlite_store import NODE_FILE, SqliteStore, lock_beside
 
 SQLITE_FILE: Final = "metadata.sqlite3"
+MEMBER_FILE: Final = "coordinator.member"
+"""Identity of the folder in elections."""
 ETCD_FILE: Final = "metadata.etcd.json"
 """Identity of the metadata in etcd, and where they were last."""
 
@@ -57,6 +59,27 @@ def open_store(folder: Path, etcd: EtcdSettings, rng: Rng) -> MetadataStore:
             _write(identity, {"store": store, "endpoints": etcd.endpoints, "prefix": etcd.prefix})
 
     return EtcdStore(etcd, rng, known, remember)
+
+
+def member_of(folder: Path, rng: Rng) -> str:
+    """Return the identity of this folder in elections, made once. The folder belongs to this
+    process until it ends.
+
+    Raises:
+        ConfigurationError: Another process uses the folder, or it is of no use.
+    """
+    path = folder / MEMBER_FILE
+    lock_beside(path)
+    try:
+        if path.exists():
+            return path.read_text("utf-8").strip()
+        member = rng.bytes(8).hex()
+        path.write_text(member, "utf-8")
+        return member
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be used ({error}): remove it, or give --data another folder"
+        ) from error
 
 
 def _read(path: Path) -> dict[str, object]:

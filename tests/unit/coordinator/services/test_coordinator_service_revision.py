@@ -30,7 +30,9 @@ class Ports:
 
     @property
     def ledger(self) -> Any:
-        return SimpleNamespace(state=self.state, suspend=self.ended.append)
+        return SimpleNamespace(
+            state=self.state, suspend=self.ended.append, tenure=SimpleNamespace(check=int)
+        )
 
     def __getattr__(self, name: str) -> Any:
         return None
