@@ -25,10 +25,10 @@ from icecore.errors import ConfigurationError, UnavailableError
 from icecore.process import launch, members
 from icecore.process.launch import ServerSettings
 from icecore.process.members import Member
+from icecore.rpc.addresses import PORT_MAX, bare_host, is_wildcard, join_address, split_address
 
 HOST = "127.0.0.1"
 METRICS_PORT_OFFSET = 100
-PORT_MAX = 65_535
 NODES_MAX = 99
 """With more of them, ports would be those of metrics."""
 _POLL_S = 0.02
@@ -47,7 +47,8 @@ class LocalCluster:
             win over variables of the environment.
         coordinator_settings: Likewise for the coordinator.
         config_path: A configuration file for all processes; not together with settings.
-        host: What to listen on.
+        host: Name or IP address to listen on.
+        advertise: Name or IP address that clients and processes connect to; empty = ``host``.
         insecure_bind: Allow a ``host`` that is not loopback.
         tier_url: Object store of all nodes; empty = as the configuration says.
         with_metrics: Serve metrics, at ``base_port + 100``, and ``+ node id`` of nodes.
@@ -68,6 +69,7 @@ class LocalCluster:
         coordinator_settings: ServerSettings | None = None,
         config_path: str | Path | None = None,
         host: str = HOST,
+        advertise: str = "",
         insecure_bind: bool = False,
         tier_url: str = "",
         with_metrics: bool = False,
@@ -80,6 +82,8 @@ class LocalCluster:
             if settings is not None and not isinstance(settings, Mapping):
                 raise checks.wrong_type(f"{name}_settings", settings, "a mapping")
         checks.text("host", host)
+        checks.text("advertise", advertise)
+        _check_hosts(host, advertise)
         checks.flag("insecure_bind", insecure_bind)
         checks.text("tier_url", tier_url)
         checks.flag("with_metrics", with_metrics)
@@ -90,6 +94,7 @@ class LocalCluster:
         self.stop_timeout_s = stop_timeout_s
         self._lock: IO[str] | None = None
         self._ports: list[socket.socket] = []
+        self._advertised = advertise
         self._settings = {"node": node_settings or {}, "coordinator": coordinator_settings or {}}
         self._common: list[str] = ["--insecure-bind"] if insecure_bind else []
         is_ours = config_path is None
@@ -103,12 +108,13 @@ class LocalCluster:
         def member(name: str, module: str, number: int) -> Member:
             port = 0 if base_port is None else base_port + number
             arguments = [*launch.command(module), "--data", str(self.folder / name)]
-            return Member(name, arguments, f"{host}:{port}", self.folder / "logs" / f"{name}.log")
+            log_path = self.folder / "logs" / f"{name}.log"
+            return Member(name, arguments, join_address(host, port), log_path)
 
         self.coordinator = member("coordinator", "icecore_coordinator", 0)
         self._nodes = {i: member(f"node-{i}", "icecore_node", i) for i in range(1, nodes + 1)}
         if with_metrics and base_port is not None:
-            self.coordinator.metrics_listen = f"{host}:{base_port + METRICS_PORT_OFFSET}"
+            self.coordinator.metrics_listen = join_address(host, base_port + METRICS_PORT_OFFSET)
         for i, node in self._nodes.items():
             node.extra = ["--node-id", str(i)]
             if is_ours and _DISK_SETTING not in (node_settings or {}):
@@ -117,19 +123,24 @@ class LocalCluster:
             if tier_url:
                 node.extra += ["--tier-url", tier_url]
             if with_metrics and base_port is not None:
-                node.metrics_listen = f"{host}:{base_port + METRICS_PORT_OFFSET + i}"
+                node.metrics_listen = join_address(host, base_port + METRICS_PORT_OFFSET + i)
 
     # --- what others need to know ---------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
         """``host:port`` of the coordinator: what clients connect to."""
-        return self.coordinator.listen
+        return self._reached(self.coordinator)
 
     @property
     def addresses(self) -> dict[int, str]:
         """``host:port`` by node id."""
-        return {i: node.listen for i, node in self._nodes.items()}
+        return {i: self._reached(node) for i, node in self._nodes.items()}
+
+    def _reached(self, member: Member) -> str:
+        """The address at which others call it."""
+        host, port = split_address(member.listen)
+        return join_address(self._advertised or host, port)
 
     @property
     def pids(self) -> dict[str, int]:
@@ -196,7 +207,9 @@ class LocalCluster:
         section = "coordinator" if member is self.coordinator else "node"
         command = [*member.prefix, *member.arguments, "--listen", member.listen]
         if section == "node":
-            command += ["--coordinator", self.coordinator.listen]
+            command += ["--coordinator", self.bootstrap]
+            if self._advertised:
+                command += ["--advertise", self._reached(member)]
         if member.metrics_listen:
             command += ["--metrics", member.metrics_listen]
         with member.log_path.open("ab") as log:
@@ -221,7 +234,8 @@ class LocalCluster:
                 if time.monotonic() > deadline:
                     self._raise_unready(member, f"was not ready in {self.start_timeout_s:g} s")
                 time.sleep(_POLL_S)
-            member.listen = address
+            host, _ = split_address(member.listen)
+            member.listen = join_address(host, split_address(address)[1])
 
     def _raise_unready(self, member: Member, what: str) -> None:
         raise UnavailableError(
@@ -240,19 +254,21 @@ class LocalCluster:
                 continue
             held = self._bind(member.name, member.listen)
             self._ports.append(held)
-            host, _, _ = member.listen.rpartition(":")
-            member.listen = f"{host}:{held.getsockname()[1]}"
+            host, _ = split_address(member.listen)
+            member.listen = join_address(host, held.getsockname()[1])
             if member.metrics_listen:
                 self._bind(member.name, member.metrics_listen).close()
 
     def _bind(self, name: str, address: str) -> socket.socket:
-        host, _, port = address.rpartition(":")
-        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found: socket.socket | None = None
         try:
-            found.bind((host.strip("[]"), int(port)))
+            first = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)[0]
+            found = socket.socket(first[0])
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(first[4])
         except OSError as error:
-            found.close()
+            if found is not None:
+                found.close()
             raise ConfigurationError(
                 f"{address} ({name}) can't be used: {error.strerror}; stop what "
                 "uses it or choose another with --port",
@@ -396,6 +412,16 @@ def _check_paths(folder: object, config_path: object) -> None:
         raise checks.wrong_type("folder", folder, "a path")
     if config_path is not None and not isinstance(config_path, str | Path):
         raise checks.wrong_type("config_path", config_path, "a path or None")
+
+
+def _check_hosts(host: str, advertise: str) -> None:
+    for each in (host, advertise or host):
+        bare_host(each)
+    if is_wildcard(reached := advertise or host):
+        raise ConfigurationError(
+            f"others can't connect to {reached!r}, which means each address of a machine: say the "
+            "name or the address of this machine with --advertise"
+        )
 
 
 def _check_ports(nodes: int, base_port: int | None) -> None:

@@ -32,6 +32,15 @@ _TierUrl = Annotated[
         "the nodes', unless --config is given or icecore[tier] is not installed."
     ),
 ]
+_Advertise = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST", help="Name or address that clients connect to.  [default: --host]"
+    ),
+]
+_InsecureBind = Annotated[
+    bool, typer.Option("--insecure-bind", help="Allow a host that others reach, without TLS.")
+]
 _FOLDER = Path(".icecore")
 _RESTART_S = 120.0
 
@@ -51,7 +60,8 @@ def dev(
     port: Annotated[
         int, typer.Option(min=1, max=65_000, help="Of the coordinator; nodes take the next ones.")
     ] = 7400,
-    host: Annotated[str, typer.Option(help="What to listen on.")] = HOST,
+    host: Annotated[str, typer.Option(help="Name or address to listen on.")] = HOST,
+    advertise: _Advertise = "",
     config: Annotated[
         Path | None,
         typer.Option(
@@ -59,10 +69,7 @@ def dev(
         ),
     ] = None,
     tier_url: _TierUrl = None,
-    insecure_bind: Annotated[
-        bool,
-        typer.Option("--insecure-bind", help="Allow a host that others reach, without TLS."),
-    ] = False,
+    insecure_bind: _InsecureBind = False,
     with_sample: Annotated[
         bool,
         typer.Option("--sample", help=f"Make the topic {sample.TOPIC}, with records to try."),
@@ -82,6 +89,7 @@ def dev(
         nodes,
         base_port=port,
         host=host,
+        advertise=advertise,
         insecure_bind=insecure_bind,
         config_path=config,
         tier_url=_tier_url(tier_url, data, has_config=config is not None),

@@ -1,7 +1,6 @@
 """Shared parts of all commands: the global options, and the way to the cluster."""
 
 import asyncio
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from icecore.cli.output import Output
-from icecore.errors import IcecoreError, UnavailableError
+from icecore.errors import IcecoreError
 
 if TYPE_CHECKING:
     from icecore.client.admin.admin import Admin
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CONNECT_S = 5.0
+_SILENT_S = 0.8
+"""A server greets at once, also while it is busy."""
 _BEHIND_S = 1.5
 """So long after a topic was made, each node that hears of the coordinator has heard of it."""
 
@@ -86,18 +87,18 @@ async def _unknown(
 
 
 def _check_reachable(bootstrap: str, within_s: float) -> None:
-    from icecore.process.settings import split_address
-    from icecore.rpc.addresses import NATIVE
+    from icecore.client.cluster.bootstrap import Bootstrap
+    from icecore.rpc.knocking import knock
 
-    problem = "no address is given"
-    for address in bootstrap.split(","):
+    problem: IcecoreError | None = None
+    for address in str(Bootstrap(bootstrap)).split(","):
         try:
-            bare = address.strip().removeprefix(NATIVE)
-            with socket.create_connection(split_address(bare), within_s):
-                return
-        except OSError as error:
-            problem = error.strerror or str(error)
-    raise UnavailableError(f"can't connect to {bootstrap}: {problem}")
+            knock(address, within_s, _SILENT_S)
+            return
+        except IcecoreError as error:
+            problem = error
+    assert problem is not None  # there is an address
+    raise problem
 
 
 def session_of(context: typer.Context) -> CommandSession:

@@ -13,7 +13,6 @@ for itself: a later source replaces the keys that it says and leaves the others.
 
 import argparse
 import difflib
-import ipaddress
 import json
 import os
 import sys
@@ -25,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ByteSize, ConfigDict, PrivateAttr, ValidationError
 
 from icecore.errors import ConfigurationError
+from icecore.rpc.addresses import check_listen, is_loopback, split_address
 
 __all__ = [
     "ByteSize",
@@ -34,6 +34,7 @@ __all__ = [
     "is_loopback",
     "load",
     "load_from_arguments",
+    "split_address",
 ]
 
 ENV_PREFIX = "ICECORE_"
@@ -350,46 +351,3 @@ def _binary(count: int) -> str:
         if count >= unit and count % unit == 0:
             return f"{count // unit}{name}"
     return str(count)
-
-
-# --- addresses ------------------------------------------------------------------------------------
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``.
-
-    Raises ConfigurationError when it is neither.
-    """
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigurationError(f"{address!r} is not an address: write HOST:PORT", value=address)
-    return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only processes of this machine reach a server that listens on ``host``.
-
-    Names other than ``localhost`` are not resolved: they count as reachable from outside.
-    """
-    bare = host.removeprefix("[").removesuffix("]")
-    if bare == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
-
-
-def check_listen(address: str, *, insecure_bind: bool) -> None:
-    """Refuse to listen without TLS where others could connect, unless told to.
-
-    Raises ConfigurationError naming the address and ``--insecure-bind``.
-    """
-    host, _ = split_address(address)
-    if not insecure_bind and not is_loopback(host):
-        raise ConfigurationError(
-            f"{address} can be reached from other machines and there is no TLS: listen on "
-            "127.0.0.1, or accept that anyone may read and write with --insecure-bind",
-            address=address,
-        )

@@ -4,13 +4,14 @@ A probe answers 200, or 503 with the reason in one line. It runs on a thread of 
 that a loop that hangs is noticed: what it asks only reads plain values.
 """
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from icecore.errors import ConfigurationError
-from icecore.process.settings import check_listen, split_address
+from icecore.rpc.addresses import check_listen, join_address, split_address
 
 TEXT = "text/plain; charset=utf-8"
 _REQUEST_S = 10.0
@@ -35,6 +36,14 @@ class Pages:
     """Returns a word for the answer of one that is ready."""
 
 
+class _PageServer(ThreadingHTTPServer):
+    """Listens on IPv4 or IPv6, as the host says."""
+
+    def __init__(self, where: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)[0][0]
+        super().__init__(where, handler)
+
+
 class StatusServer:
     """Serves the pages on threads of its own until ``stop``."""
 
@@ -46,14 +55,14 @@ class StatusServer:
         """
         check_listen(listen, insecure_bind=insecure_bind)
         try:
-            self._server = ThreadingHTTPServer(split_address(listen), _handler_of(pages))
+            self._server = _PageServer(split_address(listen), _handler_of(pages))
         except OSError as error:
             raise ConfigurationError(
                 f"can't serve metrics on {listen}: {error.strerror}"
             ) from error
         self._server.daemon_threads = True
         host, port = self._server.server_address[:2]
-        self.address = f"{host!s}:{port}"
+        self.address = join_address(str(host), port)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="status", daemon=True
         )

@@ -1,5 +1,5 @@
-"""Addresses: the transport that each names, the one of a node that our processes call, those
-that a server may listen on, and whether a host still answers at one.
+"""Addresses: their text, the transport that each names, the one of a node that our processes call,
+those that a server may listen on or tell others, and whether a host still answers at one.
 
 ``host:port`` is gRPC's, ``native://host:port`` the native transport's. The scheme is part of what
 ``icecore.rpc.ports.Net`` is called with; a node's record has two plain addresses, one of each.
@@ -17,6 +17,8 @@ Transport: TypeAlias = Literal["auto", "grpc"]
 """``auto`` = the native transport wherever a node has it, ``grpc`` = never."""
 TRANSPORTS: Final[tuple[Transport, ...]] = get_args(Transport)
 NATIVE: Final = "native://"
+PORT_MAX: Final = 65_535
+_NOWHERE: Final = bytes(4)
 
 
 class Addressed(Protocol):
@@ -68,11 +70,11 @@ async def refuses(address: str, within_s: float) -> bool:
         True when the host says that nobody listens there. False when somebody does, and when
         nothing is known: no answer, no way to the host, no such name.
     """
-    host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:
+        host, port = split_address(address)
         async with asyncio.timeout(within_s):
-            found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             for family, kind, number, _, where in found:
                 with socket.socket(family, kind, number) as sock:
                     sock.setblocking(False)
@@ -82,8 +84,134 @@ async def refuses(address: str, within_s: float) -> bool:
                         continue
                     return False
             return bool(found)
-    except (OSError, ValueError):  # a TimeoutError is an OSError, too
+    except (ConfigurationError, OSError, ValueError):  # a TimeoutError is an OSError, too
         return False
+
+
+# --- the text of an address -----------------------------------------------------------------------
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of ``host:port`` or ``[v6]:port``; the host is without its brackets.
+
+    Raises ConfigurationError when it is neither, or when no host has such a name.
+    """
+    host, colon, port = text.rpartition(":")
+    if _is_v6(text):  # ``::1`` is all host, ``::1:7400`` could be host and port
+        hint = f"[{host}]:{port}" if _is_v6(host) else f"[{text}]:PORT"
+        raise ConfigurationError(f"{text!r} is not host:port: write {hint}", value=text)
+    if not colon or not host or not (port.isascii() and port.isdecimal()):
+        hint = f"{text}:PORT" if text.startswith("[") else "HOST:PORT"
+        raise ConfigurationError(f"{text!r} is not host:port: write {hint}", value=text)
+    if int(port) > PORT_MAX:
+        raise ConfigurationError(f"{text!r} is not host:port: ports end at {PORT_MAX}", value=text)
+    if ":" in host and not host.startswith("["):
+        raise ConfigurationError(f"{text!r} is not host:port: write HOST:PORT", value=text)
+    return bare_host(host), int(port)
+
+
+def join_address(host: str, port: int | str) -> str:
+    """``host:port``, with brackets around what has colons in it."""
+    bare = host.removeprefix("[").removesuffix("]")
+    return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
+
+
+def bare_host(text: str) -> str:
+    """A host without brackets.
+
+    Raises ConfigurationError when it is neither an IP address nor a possible name.
+    """
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if ":" in host or host != text:
+        is_possible = _is_v6(host)
+    else:
+        is_possible = all(each.isalnum() or each in "-_." for each in host) and _is_name(host)
+    if not is_possible:
+        raise ConfigurationError(f"{text!r} is no host: write a name or an IP address", value=text)
+    return host
+
+
+def _is_v6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_name(host: str) -> bool:
+    """As name servers know them: labels with something in them, none too long."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(host.strip("."))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of this machine reach a server that listens on ``host``.
+
+    Names other than ``localhost`` are not resolved: they count as reachable from outside.
+    """
+    bare = host.removeprefix("[").removesuffix("]")
+    if bare == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Return whether ``host`` means each address of the machine: to listen on, never to call."""
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        found = ipaddress.ip_address(bare)
+    except ValueError:
+        try:
+            return socket.inet_aton(bare) == _NOWHERE  # ``0`` and ``0x0``, as the system reads them
+        except (OSError, UnicodeError):
+            return not bare
+    inner = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return found.is_unspecified or (inner is not None and inner.is_unspecified)
+
+
+def check_called(name: str, address: str) -> None:
+    """Check an address that somebody wants to connect to.
+
+    Args:
+        name: Where it was given.
+        address: ``host:port``.
+
+    Raises:
+        ConfigurationError: It is no such address, or nobody can listen there.
+    """
+    try:
+        _, port = split_address(address)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error.message}", value=address) from error
+    if not port:
+        raise ConfigurationError(f"{name} {address}: nobody listens on port 0", address=address)
+
+
+def check_told(name: str, address: str) -> None:
+    """Check an address that others are told to connect to.
+
+    Args:
+        name: Of the setting.
+        address: ``host:port``.
+
+    Raises:
+        ConfigurationError: It is no such address, or nobody elsewhere can connect to it.
+    """
+    check_called(name, address)
+    host, _ = split_address(address)
+    if is_wildcard(host):
+        raise ConfigurationError(
+            f"{name} {address}: others can't connect to {host}, which means each address of their "
+            "own machine: write the address or the name of this machine",
+            address=address,
+        )
 
 
 # --- addresses to listen on -----------------------------------------------------------------------
@@ -93,7 +221,7 @@ async def refuses(address: str, within_s: float) -> bool:
 
 
 def check_listen(address: str, *, insecure_bind: bool) -> tuple[str, int]:
-    """The host and the port of an address that a server may listen on.
+    """The host and the port of an address that a server may listen on; IPv6 in brackets.
 
     Args:
         address: ``host:port``.
@@ -102,24 +230,14 @@ def check_listen(address: str, *, insecure_bind: bool) -> tuple[str, int]:
     Raises:
         ConfigurationError: It is no such address, or other machines reach it and must not.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigurationError(f"{address!r} is not host:port")
-    if not insecure_bind and not _is_loopback(host):
+    host, port = split_address(address)
+    if not insecure_bind and not is_loopback(host):
         raise ConfigurationError(
-            f"{host} is reachable from other machines and there is no TLS: "
-            "listen on 127.0.0.1, or allow it with --insecure-bind"
+            f"{address} can be reached from other machines and there is no TLS: listen on "
+            "127.0.0.1, or accept that anyone may read and write with --insecure-bind",
+            address=address,
         )
-    return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return join_address(host, port).rpartition(":")[0], port
 
 
 def why_not_bound(host: str, port: int) -> str:

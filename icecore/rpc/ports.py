@@ -236,6 +236,10 @@ class Server(Protocol):
 Done: TypeAlias = Callable[[Received | IcecoreError], None]
 
 
+STRANGER: Final = "stranger"
+"""Metadata of an UnavailableError: who is there speaks another protocol, and will tomorrow."""
+
+
 class Net(Protocol):
     """Calls between processes. Errors raised by a handler arrive as the same IcecoreError.
 

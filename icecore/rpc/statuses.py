@@ -21,6 +21,7 @@ from icecore.errors import (
     error_from_reason,
 )
 from icecore.process.log import event
+from icecore.rpc.ports import STRANGER
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ _PLAIN_STATUSES: dict[grpc.StatusCode, type[IcecoreError]] = {
     _Code.UNAUTHENTICATED: errors.PermissionDeniedError,
     _Code.RESOURCE_EXHAUSTED: errors.ThrottledError,
 }
+_NO_HTTP2 = ("Expected SETTINGS frame", "http1.x server")
+"""How gRPC says that another program listens there."""
 _BROKEN_TRANSPORT = ("RST_STREAM", "GOAWAY", "Stream removed", "Connection reset", "Socket closed")
 
 
@@ -88,7 +91,10 @@ def error_of(rpc_error: grpc.aio.AioRpcError) -> IcecoreError:
     vague = code is _Code.UNKNOWN or code is _Code.INTERNAL
     if vague and any(sign in details for sign in _BROKEN_TRANSPORT):
         return UnavailableError(details)
-    return _PLAIN_STATUSES.get(code, InternalError)(f"{code.name}: {details}")
+    found = _PLAIN_STATUSES.get(code, InternalError)(f"{code.name}: {details}")
+    if any(sign in details for sign in _NO_HTTP2):
+        found.metadata[STRANGER] = "true"
+    return found
 
 
 def _error_in_details(value: bytes) -> IcecoreError | None:

@@ -5,11 +5,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from icecore.errors import ConfigurationError
 from icecore.model import NodeId
 from icecore.process.log import LogFormat
 from icecore.process.settings import GIB, MIB, ByteSize, Settings, check_listen, split_address
 from icecore.process.system import DESCRIPTORS_MIN
-from icecore.rpc.addresses import Transport
+from icecore.rpc.addresses import NATIVE, Transport, check_told, is_wildcard
 from icecore.topic_settings import BATCH_BYTES_CAP
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.files.whole_sync import SyncFs
@@ -249,11 +250,24 @@ class NodeSettings(Settings):
     def check_addresses(self) -> None:
         """Raises ConfigurationError when an address is malformed or unsafe to listen on."""
         for address in self.coordinator.split(","):
-            split_address(address.strip())
+            check_told("coordinator", address.strip().removeprefix(NATIVE))
         for address in filter(None, (self.listen, self.native_bind, self.metrics_listen)):
             check_listen(address, insecure_bind=self.insecure_bind)
-        if self.native_advertise:
-            split_address(self.native_advertise)
+        self._check_told("advertise", self.listen, self.advertise)
+        if self.native_bind:
+            host = self.advertise or self.native_bind
+            self._check_told("native_advertise", host, self.native_advertise)
+
+    @staticmethod
+    def _check_told(name: str, listen: str, advertised: str) -> None:
+        """Others are told a host that they can connect to, said or taken from where we listen."""
+        if advertised:
+            check_told(name, advertised)
+        elif is_wildcard(split_address(listen)[0]):
+            raise ConfigurationError(
+                f"others can't connect to {listen}: say at which address they reach this node, "
+                f"with --{name.replace('_', '-')} HOST:PORT"
+            )
 
     @property
     def native_bind(self) -> str:

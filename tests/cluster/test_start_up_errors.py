@@ -60,6 +60,14 @@ def test_open_bind_needs_consent(shared_cluster: LocalCluster, tmp_path: Path, m
     assert not (tmp_path / "x" / "control.db").exists()
 
 
+def test_a_wildcard_needs_an_address_for_others(
+    shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    said = node(shared_cluster, tmp_path, 9, "--listen", "0.0.0.0:0", "--insecure-bind")
+    assert "--advertise HOST:PORT" in said
+    assert not (tmp_path / "control.db").exists()
+
+
 def test_folder_of_another_node_and_cluster(shared_cluster: LocalCluster, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "other", nodes=1) as other:
         other.stop_node(1)

@@ -4,15 +4,12 @@ One that does not answer is followed by the next one, round and round, so that a
 with one address outlives the server there.
 """
 
-import re
 from collections.abc import Iterable
-from typing import Final
 
 from icecore.client import checks
 from icecore.errors import ConfigurationError
+from icecore.rpc.addresses import NATIVE, check_called
 from icecore.rpc.ports import Rng
-
-_ADDRESS: Final = re.compile(r".+:[0-9]{1,5}")
 
 
 class Bootstrap:
@@ -29,8 +26,10 @@ class Bootstrap:
     def __init__(self, text: str) -> None:
         checks.text("bootstrap", text)
         self._given = [part.strip() for part in text.split(",") if part.strip()]
-        if not self._given or not all(map(_ADDRESS.fullmatch, self._given)):
+        if not self._given:
             raise ConfigurationError(f"bootstrap is not host:port[,host:port…]: {text!r}")
+        for address in self._given:
+            check_called("bootstrap", address.removeprefix(NATIVE))
         self._met: list[str] = []
         self._older: set[str] = set()
         self._strangers: set[str] = set()

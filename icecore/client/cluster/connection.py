@@ -31,7 +31,7 @@ from icecore.process.system import SystemClock, SystemRng
 from icecore.rpc import framing
 from icecore.rpc.addresses import TRANSPORTS, Transport
 from icecore.rpc.methods import ADMIN, DATA
-from icecore.rpc.ports import Clock, Net, Rng
+from icecore.rpc.ports import STRANGER, Clock, Net, Rng
 from icecore.rpc.transports import Transports
 from icecore.v1 import admin_pb2
 
@@ -144,6 +144,8 @@ class Connection:
         """Cluster id of the first answer."""
         self._ours: set[str] = set()
         """Servers that have said so."""
+        self._was_answered = False
+        """Before that, who speaks another protocol was given by mistake; later it is a proxy."""
         self._away_until_ms = 0.0
         self._trouble: IcecoreError | None = None
         """Why no coordinator answered the last time; None once one did."""
@@ -194,10 +196,13 @@ class Connection:
                 if method != _ANSWERED_BY_ALL and not await self._is_ours(address, left_s):
                     continue
                 raw = await self.net.call(address, ADMIN[method], body, timeout_s=left_s)
-                self._trouble = None
+                self._trouble, self._was_answered = None, True
                 return framing.parse(answer, raw)
             except _ADMIN_RETRIED as error:
                 repeated = repeated or error.indeterminate
+                if STRANGER in error.metadata and not self._was_answered:
+                    self._pass_by_program(error, address)
+                    continue
                 is_sent_on = self._turn_to_another(error, method, address)
                 if self._trouble is None or not is_sent_on:  # who can't be reached says more
                     self._trouble = _unreachable(error, address)
@@ -271,6 +276,17 @@ class Connection:
             return False
         self._ours.add(address)
         return True
+
+    def _pass_by_program(self, error: IcecoreError, address: str) -> None:
+        """Leave an address that is no server of icecore: the next one is asked at once. Raises
+        UnsupportedError when nobody else is left; waiting would not help."""
+        if not self._bootstrap.pass_by(address):
+            raise UnsupportedError(
+                f"{address} is no server of icecore (a page of metrics, a web server?): give the "
+                "address of a coordinator or a node "
+                f"({_unreachable(error, address).message})"
+            ) from error
+        self._server = self._coordinator = self._bootstrap.after(address)
 
     def check_server(self, found: bytes) -> bool:
         """Return whether who said last who leads what belongs to the cluster that is known; else

@@ -33,7 +33,7 @@ from icecore.rpc.native.inbox import Inbox
 from icecore.rpc.native.outbox import TURN_BYTES_MAX, FrameOutbox, one_turn
 from icecore.rpc.native.sockets import is_host_silent
 from icecore.rpc.native.tls import TlsSocket
-from icecore.rpc.ports import Buffer
+from icecore.rpc.ports import STRANGER, Buffer
 
 UNSENT_HIGH_BYTES: Final = 4 << 20
 """Beyond this who sends bulk data waits,"""
@@ -176,7 +176,8 @@ class NativeConnection:
                     self._begun_s = None
                     self._dispatch(frame)
             except FrameError as error:
-                self.lose(f"{self.peer} does not speak our native protocol: {error}")
+                known = {} if self.has_greeted else {STRANGER: "true"}
+                self.lose(f"{self.peer} does not speak our native protocol: {error}", **known)
                 return
             budget -= count
             if self._tls is None and count < sum(map(len, targets)):
@@ -336,7 +337,7 @@ class NativeConnection:
             why += " (before its hello: does it expect TLS?)"
         return why
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, **metadata: str) -> None:
         """End the connection at once; the owner hears of it. Does nothing the second time."""
         if self.is_lost:
             return
@@ -347,4 +348,4 @@ class NativeConnection:
         self._outbox.clear()
         self._sent.clear()
         self._wake()
-        self._owner.lost(self, UnavailableError(why))
+        self._owner.lost(self, UnavailableError(why, **metadata))

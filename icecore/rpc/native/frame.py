@@ -144,6 +144,11 @@ def pack_hello(features: int = 0) -> bytes:
     return pack_head(FrameKind.HELLO, 0, _HELLO.pack(_MAGIC, VERSION, features), 0)
 
 
+def is_hello(said: bytes) -> bool:
+    """Return whether what a server has said first begins with a hello, of whatever version."""
+    return said[HEAD_BYTES : HEAD_BYTES + len(_MAGIC)] == _MAGIC
+
+
 def check_hello(meta: bytes) -> None:
     """Look at the other side's hello. Unknown features are ignored: nobody uses them unasked.
 

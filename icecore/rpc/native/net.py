@@ -16,7 +16,14 @@ from icecore.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from icecore.rpc.addresses import check_listen, native, refuses, why_not_bound
+from icecore.rpc.addresses import (
+    PORT_MAX,
+    check_listen,
+    native,
+    refuses,
+    split_address,
+    why_not_bound,
+)
 from icecore.rpc.bounds import bounded
 from icecore.rpc.native.client import FETCH, Calls, class_of, error_of
 from icecore.rpc.native.connection import NativeConnection, Timeouts
@@ -28,7 +35,6 @@ from icecore.rpc.native.tls import TlsSocket, TransportSecurity, shake_hands
 from icecore.rpc.ports import Body, Done, Handlers, Received, buffers_of
 
 _CONNECT_WITHIN_S: Final = 1.0
-PORT_MAX: Final = 65_535
 _BACKLOG: Final = 1024
 
 _Key = tuple[str, str]
@@ -202,12 +208,11 @@ class NativeNet:
 
     async def _socket(self, address: str) -> socket.socket | TlsSocket:
         loop = asyncio.get_running_loop()
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")
         try:
+            host, port = split_address(address)
             async with asyncio.timeout(_CONNECT_WITHIN_S):
-                found = _numeric(host, int(port))
-                found = found or await loop.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+                found = _numeric(host, port)
+                found = found or await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 sock = await _first_that_connects(found)
             prepare(sock)
             if self._security.client is None:
@@ -216,7 +221,7 @@ class NativeNet:
             return await shake_hands(sock, self._security.client, within_s, host)
         except TimeoutError as error:
             raise _unreachable(address, "no answer") from error
-        except (OSError, ValueError) as error:
+        except (ConfigurationError, OSError, ValueError) as error:
             raise _unreachable(address, error) from error
 
     def _check_later(self) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from icecore.cli import dev
 from icecore.dev import LocalCluster
+from icecore.errors import ConfigurationError
+from icecore.rpc.addresses import split_address
 
 
 def test_a_folder_beside_the_nodes_unless_told_otherwise(
@@ -43,3 +45,32 @@ def test_ports_are_held_for_servers_and_for_nobody_else(tmp_path: Path) -> None:
         cluster.stop()
     with socket.socket() as other:
         other.bind((host, int(port)))
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "localhost", "127.0.0.1"])
+def test_hosts_that_can_be_listened_on(tmp_path: Path, host: str) -> None:
+    cluster = LocalCluster(tmp_path, 1, host=host)
+    cluster._reserve_ports()
+    try:
+        for address in (cluster.bootstrap, cluster.addresses[1]):
+            found, port = split_address(address)
+            assert found == host.strip("[]")
+            assert port
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "[::]", "0"])
+def test_nobody_is_told_a_wildcard(tmp_path: Path, host: str) -> None:
+    for given in ({}, {"advertise": host}):
+        with pytest.raises(ConfigurationError, match="--advertise"):
+            LocalCluster(tmp_path, 1, host=host, **given)
+    cluster = LocalCluster(tmp_path, 1, host=host, advertise="::1", base_port=7400)
+    assert cluster.bootstrap == "[::1]:7400"
+    assert cluster.addresses == {1: "[::1]:7401"}
+
+
+@pytest.mark.parametrize("host", ["", "*", "a..b", "two words", "127.0.0.1:7400"])
+def test_what_is_no_host(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigurationError, match="no host"):
+        LocalCluster(tmp_path, 1, host=host)

@@ -7,8 +7,14 @@ import pytest
 
 from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata
-from icecore.errors import IcecoreError, NotCoordinatorError, UnavailableError, WrongClusterError
-from icecore.rpc.ports import Net
+from icecore.errors import (
+    IcecoreError,
+    NotCoordinatorError,
+    UnavailableError,
+    UnsupportedError,
+    WrongClusterError,
+)
+from icecore.rpc.ports import STRANGER, Net
 from icecore.v1 import admin_pb2
 
 OURS, OTHERS = b"c" * 16, b"o" * 16
@@ -137,3 +143,24 @@ async def test_where_nobody_else_is_left_it_is_said() -> None:
     servers.said["c:1"] = MINE
     await known.refresh()
     assert known.view.topics["t"].topic_id == TOPIC
+
+
+STRANGER_ERROR = UnavailableError("UNAVAILABLE: no HTTP/2", **{STRANGER: "true"})
+
+
+async def test_who_is_no_server_of_ours_is_told_at_once() -> None:
+    servers = Servers(a=STRANGER_ERROR, b=STRANGER_ERROR)
+    client = connection(servers, "a:1,b:1")
+    with pytest.raises(UnsupportedError, match="b:1 is no server of icecore"):
+        await save_positions(client, 30)
+    assert servers.asked == ["a:1", "b:1"]
+
+
+async def test_others_are_asked_instead_of_a_stranger() -> None:
+    servers = Servers(a=STRANGER_ERROR, b=b"")
+    client = connection(servers, "a:1,b:1")
+    await save_positions(client)
+    assert servers.asked == ["a:1", "b:1"]
+    servers.said["b:1"] = STRANGER_ERROR  # a proxy whose servers are away, from now on
+    with pytest.raises(UnavailableError):
+        await save_positions(client, 0.1)
