@@ -175,7 +175,7 @@ class Coordinator:
             pushes=self._pushes,
             sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
             naming=self._naming,
-            describe_tiered=TieredCopies(self.ledger.state).describe,
+            describe_tiered=TieredCopies(self.ledger.state, self.tiering.doubt).describe,
             is_new_cluster=is_new_cluster,
         )
         self._removal, self._balancer = NodeRemoval(ports), Balancer(ports)

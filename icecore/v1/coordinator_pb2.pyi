@@ -2076,18 +2076,24 @@ class DescribeTieredRequest(_message.Message):
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     SEGMENT_IDS_FIELD_NUMBER: _builtins.int
+    REFUTED_ATTEMPTS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.bytes
     @_builtins.property
     def segment_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def refuted_attempts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """copies of these segments that the asker could not read"""
+
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
         segment_ids: _abc.Iterable[_builtins.int] | None = ...,
+        refuted_attempts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "segment_ids", b"segment_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "refuted_attempts", b"refuted_attempts", "segment_ids", b"segment_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

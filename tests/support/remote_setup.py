@@ -150,10 +150,13 @@ class Metadata:
         self.published: dict[int, Manifest] = {}
         self.log_start_offset = 0
         self.calls = 0
+        self.refuted: list[int] = []
+        """Attempts of copies that the node could not read."""
         self.failure: IcecoreError | None = None
 
-    async def ask(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
+    async def ask(self, segment_id: SegmentId, refuted: int) -> coordinator_pb2.TieredSegment:
         self.calls += 1
+        self.refuted += [refuted] if refuted else []
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure

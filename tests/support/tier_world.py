@@ -62,6 +62,7 @@ class TierWorld:
         self.named: set[int] = set()
         """Attempts that the tables name: nobody reads their manifests to commit."""
         self.alerts: list[str] = []
+        self.waits: dict[str, Callable[[], bool]] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.listeners: list[Callable[[Change], None]] = []
         self.timing = Timing(tier_reader_grace_ms=100, tier_closed_keep_ms=1_000)
@@ -77,11 +78,21 @@ class TierWorld:
             copies=CopyReports(),
             clock=self.clock,
             timing=self.timing,
-            alerts=SimpleNamespace(raise_alert=lambda _, __, why: self.alerts.append(why)),
+            alerts=SimpleNamespace(raise_alert=self._raise_alert),
         )
         self.tiering = TieringScheduler(cast(Any, ports), self._spawn)
         self.local = self.tiering.local
         self.local.start()
+
+    def _raise_alert(
+        self, _: object, __: object, why: str, waits: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.alerts.append(why)
+        self.waits[why] = waits
+
+    def alerts_that_hold(self) -> list[str]:
+        """Return the alerts that an operator still sees."""
+        return [why for why, waits in self.waits.items() if waits()]
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work, name=name))

@@ -249,10 +249,16 @@ SEGMENTS_MAX = 1_000
 
 
 class TieredCopies:
-    """Reads the state, changes nothing."""
+    """Reads the state, changes nothing.
 
-    def __init__(self, state: ClusterState) -> None:
+    Args:
+        state: The cluster.
+        doubt: Told of each published copy that a node could not read.
+    """
+
+    def __init__(self, state: ClusterState, doubt: Callable[[SegmentId], None]) -> None:
         self._state = state
+        self._doubt = doubt
 
     async def describe(self, body: Received, _: CallContext) -> bytes:
         """Each segment by itself: some may be gone, or lie on nodes alone.
@@ -267,6 +273,10 @@ class TieredCopies:
         if len(request.segment_ids) > SEGMENTS_MAX:
             raise InvalidRequestError(f"at most {SEGMENTS_MAX} segments at once")
         found = [self._segment(SegmentId(each)) for each in request.segment_ids]
+        refuted = frozenset(request.refuted_attempts)
+        for segment_id, each in zip(request.segment_ids, found, strict=True):
+            if each.HasField("copy") and each.copy.attempt in refuted:
+                self._doubt(SegmentId(segment_id))
         return coordinator_pb2.DescribeTieredResponse(segments=found).SerializeToString()
 
     def _segment(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:

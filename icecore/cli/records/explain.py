@@ -154,7 +154,7 @@ def _show(output: Output, pages: list[LookupPage], elapsed_ms: float | None) -> 
     ]
     if elapsed_ms is not None:
         words.append(f"{counted(totals['records'], 'record')} in {elapsed_ms:.1f} ms")
-    output.note("; ".join([*words, *planned_long_ago(pages)]))
+    output.note("; ".join([*words, *planned_long_ago(pages, elapsed_ms or 0)]))
     for each in found.values():
         if each.error:
             output.error(f"not complete: {why_missing(each)}")

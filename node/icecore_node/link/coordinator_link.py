@@ -121,7 +121,7 @@ class CoordinatorLink:
         self._prepare: _Batcher[coordinator_pb2.SegmentRef, coordinator_pb2.PreparedSuccessor] = (
             _Batcher(self._call_prepare)
         )
-        self._describe: _Batcher[SegmentId, coordinator_pb2.TieredSegment] = _Batcher(
+        self._describe: _Batcher[tuple[SegmentId, int], coordinator_pb2.TieredSegment] = _Batcher(
             self._call_describe
         )
         self._seal: _Batcher[coordinator_pb2.SegmentSeal, coordinator_pb2.SealResult] = _Batcher(
@@ -247,9 +247,16 @@ class CoordinatorLink:
         answer = coordinator_pb2.ReportDigestsResponse.FromString(body)
         return [convert.error_from_proto(error) for error in answer.errors]
 
-    async def describe_tiered(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
-        """Return the published copy of a segment, or the error that says why there is none."""
-        return await self._describe.submit(segment_id)
+    async def describe_tiered(
+        self, segment_id: SegmentId, refuted_attempt: int = 0
+    ) -> coordinator_pb2.TieredSegment:
+        """Return the published copy of a segment, or the error that says why there is none.
+
+        Args:
+            segment_id: Of the segment.
+            refuted_attempt: Attempt of a copy that this node could not read; 0 = none.
+        """
+        return await self._describe.submit((segment_id, refuted_attempt))
 
     # --- plumbing -------------------------------------------------------------------------------
 
@@ -294,10 +301,12 @@ class CoordinatorLink:
         return list(coordinator_pb2.PrepareSuccessorResponse.FromString(body).results)
 
     async def _call_describe(
-        self, segment_ids: list[SegmentId]
+        self, asked: list[tuple[SegmentId, int]]
     ) -> list[coordinator_pb2.TieredSegment]:
         request = coordinator_pb2.DescribeTieredRequest(
-            cluster_id=self._context.identity.cluster_id, segment_ids=segment_ids
+            cluster_id=self._context.identity.cluster_id,
+            segment_ids=[segment_id for segment_id, _ in asked],
+            refuted_attempts=[attempt for _, attempt in asked if attempt],
         )
         body = await self._call("DescribeTiered", request.SerializeToString(), CALL_TIMEOUT_S)
         return list(coordinator_pb2.DescribeTieredResponse.FromString(body).segments)

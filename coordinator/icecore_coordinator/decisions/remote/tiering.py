@@ -160,7 +160,9 @@ def store_warnings(state: ClusterState, live: Liveness) -> list[str]:
         for node_id, url in tiers.urls.items()
         if node_id not in tiers.nodes
     ]
-    moved = {tiers.urls[each] for each in tiers.nodes} - {tiers.url} if tiers.url else set()
+    elsewhere = [each for each in tiers.nodes if tiers.urls[each] != tiers.url and tiers.url]
+    is_proved = {tiers.urls[each] for each in elsewhere if _has_ours(state, live, each)}
+    moved = {tiers.urls[each] for each in elsewhere} - is_proved
     return (
         said
         + found
@@ -170,6 +172,12 @@ def store_warnings(state: ClusterState, live: Liveness) -> list[str]:
             for url in sorted(moved)
         ]
     )
+
+
+def _has_ours(state: ClusterState, live: Liveness, node_id: NodeId) -> bool:
+    """Return whether the node has found the cluster's own store, wherever that lies by now."""
+    used_id = state.tiers.store_id
+    return bool(used_id) and live.is_live(node_id) and live.of(node_id).store_id == used_id
 
 
 def publish(

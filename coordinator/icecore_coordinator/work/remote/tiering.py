@@ -10,6 +10,7 @@ An object store that takes long for a table or a sweep holds up no upload.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from icecore.model import NO_SEGMENT, NodeId, SegmentId
@@ -51,6 +52,10 @@ class TieringScheduler:
         """Warnings about the object stores of nodes that operators were told, and that still
         hold."""
 
+    def doubt(self, segment_id: SegmentId) -> None:
+        """A node could not read the published copy of this segment."""
+        self._withdrawals.doubt_copy(segment_id)
+
     async def begin(self) -> None:
         """Begin the uploads that are due; each goes on as a task of its own."""
         self._tell_warnings()
@@ -61,9 +66,13 @@ class TieringScheduler:
         await asyncio.gather(self._tables.look(), self._sweeper.look(), self._withdrawals.look())
 
     def _tell_warnings(self) -> None:
-        """Each once; nodes store and serve what they have as before."""
+        """Each once, for as long as it holds; nodes store and serve what they have as before."""
         found = dict.fromkeys(store_warnings(self._ledger.state, self._live))
         for why in found:
             if why not in self._told:
-                self._alerts.raise_alert(AlertKind.STORE, NO_SEGMENT, why)
+                holds = partial(self._holds, why)
+                self._alerts.raise_alert(AlertKind.STORE, NO_SEGMENT, why, holds)
         self._told = found
+
+    def _holds(self, why: str) -> bool:
+        return why in store_warnings(self._ledger.state, self._live)

@@ -21,15 +21,17 @@ import heapq
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 from icecore.errors import IcecoreError, UnavailableError
 from icecore.model import NO_SEGMENT, NodeId, SegmentId
 from icecore.process.log import event
-from icecore.tier_records import TierRecord
+from icecore.tier_records import TierRecord, TierState
 from icecore_coordinator.decisions.remote.verified_copies import (
     SpareCopy,
+    awaits_copy,
     doubtful_copies,
     drop_copies,
     drop_expired_copies,
@@ -62,7 +64,8 @@ K = TypeVar("K")
 
 # --- the look -------------------------------------------------------------------------------------
 
-VERIFY_WAIT_MS_MAX = 60_000.0
+VERIFY_WAIT_MS_MAX = 15_000.0
+"""What came back heals so late."""
 
 
 class CopyVerifier:
@@ -87,6 +90,8 @@ class CopyVerifier:
         self._failed: dict[SegmentId, NodeId] = {}
         """Nodes that did not see a copy last time: another one is asked, if there is one."""
         self._missing: dict[SegmentId, int] = {}
+        self._unseen: dict[SegmentId, TierRecord] = {}
+        """Copies that nobody has seen since they were missed."""
 
     def is_due(self, segment_id: SegmentId) -> bool:
         """Return whether it may be asked for now."""
@@ -96,6 +101,15 @@ class CopyVerifier:
         """Take what is missing for certain: the attempts, by segment. Each is returned once."""
         missing, self._missing = self._missing, {}
         return missing
+
+    def unseen(self) -> list[SegmentId]:
+        """Return the published copies that were missed, and not seen since."""
+        tiers = self._ledger.state.tiers.segments
+        for segment_id, missed in list(self._unseen.items()):
+            now = tiers.get(segment_id)
+            if now is None or (now.attempt, now.state) != (missed.attempt, TierState.PUBLISHED):
+                del self._unseen[segment_id]
+        return list(self._unseen)
 
     async def verify(self, segment_ids: Iterable[SegmentId]) -> dict[SegmentId, int]:
         """Have nodes look for published copies, each node once and all of them side by side.
@@ -144,7 +158,9 @@ class CopyVerifier:
                 else:
                     seen[tier.segment_id] = tier.attempt
                     self._failed.pop(tier.segment_id, None)
-                    self._errors.forget(tier.topic_id, VERIFY)
+                    self._unseen.pop(tier.segment_id, None)
+                    if not self._is_missed(NO_SEGMENT, tier.topic_id):
+                        self._errors.forget(tier.topic_id, VERIFY)
         finally:
             for tier in tiers:
                 self._backoff.release(tier.segment_id, is_done=tier.segment_id in seen)
@@ -174,6 +190,7 @@ class CopyVerifier:
             attempt=tier.attempt,
             error=error,
         )
+        self._unseen[tier.segment_id] = tier
         if isinstance(error, CopyMissingError):
             self._missing[tier.segment_id] = tier.attempt
         elif not error.retriable:
@@ -184,12 +201,31 @@ class CopyVerifier:
         nothing mends it."""
         topic = self._ledger.state.topics.get(tier.topic_id)
         name = topic.name if topic is not None else tier.topic_id.hex()
-        why = (
-            f"node {self._failed.get(tier.segment_id)} does not find published copies of topic "
-            f"{name} in its object store, so nodes keep theirs: mount it, or put the objects back; "
-            "icecore tier status has the last error"
-        )
-        self._alerts.raise_alert(AlertKind.MISSING, NO_SEGMENT, why)
+        record, segment_id = self._ledger.state.segments.get(tier.segment_id), NO_SEGMENT
+        node_id = self._failed.get(tier.segment_id)
+        if record is not None and not record.segment.replicas:
+            segment_id = tier.segment_id
+            why = (
+                f"{name}/{tier.partition} can't be read from {tier.base_offset} to "
+                f"{tier.end_offset}: nodes do not find the published copy in the object store, and "
+                "none has these records: mount it, or put the objects back; icecore tier status "
+                "has the last error"
+            )
+        else:
+            why = (
+                f"node {node_id} does not find published copies of topic {name} in its object "
+                "store, so nodes keep theirs: mount it, or put the objects back; icecore tier "
+                "status has the last error"
+            )
+        missed = partial(self._is_missed, segment_id, tier.topic_id)
+        self._alerts.raise_alert(AlertKind.MISSING, segment_id, why, missed)
+
+    def _is_missed(self, segment_id: SegmentId, topic_id: bytes) -> bool:
+        """Return whether this copy is still missed; without a segment, any of the topic."""
+        unseen = self.unseen()
+        if segment_id != NO_SEGMENT:
+            return segment_id in unseen
+        return any(self._unseen[each].topic_id == topic_id for each in unseen)
 
 
 # --- seen: nodes drop theirs ----------------------------------------------------------------------
@@ -379,6 +415,12 @@ class Withdrawals:
         self._verifier = verifier
         self._errors = errors
         self._doubtful: dict[PartitionKey, None] = {}
+        self._unread: dict[SegmentId, None] = {}
+
+    def doubt_copy(self, segment_id: SegmentId) -> None:
+        """A node could not read the published copy of this segment."""
+        if len(self._unread) < LOOKED_FOR_MAX:  # who reads the others again will say so again
+            self._unread[segment_id] = None
 
     def doubt(self, key: PartitionKey) -> None:
         """Some published copy of this partition may be missing."""
@@ -389,6 +431,9 @@ class Withdrawals:
         forgotten = list(forgotten_copies(self._ledger.state, self._has_copy))
         for at in range(0, len(forgotten), COPIES_PER_LOOK):
             await self._withdraw(forgotten[at : at + COPIES_PER_LOOK], "the store was given up")
+        unread, self._unread = self._unread, {}
+        found = filter(self._verifier.is_due, dict.fromkeys((*unread, *self._verifier.unseen())))
+        await self._verifier.verify(islice(found, LOOKED_FOR_MAX))
         doubtful, self._doubtful = self._doubtful, {}
         for key in doubtful:
             found = filter(self._verifier.is_due, doubtful_copies(self._ledger.state, key))
@@ -428,7 +473,12 @@ class Withdrawals:
                 NO_SEGMENT,
                 f"published copies of topic {name} were missing in the object store ({why}): the "
                 "nodes that have the records upload them again",
+                partial(self._awaits_copies, topic_id),
             )
+
+    def _awaits_copies(self, topic_id: bytes) -> bool:
+        state = self._ledger.state
+        return any(key[0] == topic_id and awaits_copy(state, key) for key in state.tiers.withdrawn)
 
     def _has_copy(self, node_id: NodeId, segment_id: SegmentId) -> bool:
         return self._live.is_live(node_id) and self._copies.has_copy(node_id, segment_id)

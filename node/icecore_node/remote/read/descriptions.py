@@ -22,7 +22,8 @@ from icecore_node.timing import NodeTiming
 
 KNOWN_MAX: Final = 16_384
 
-Ask: TypeAlias = Callable[[SegmentId], Awaitable[coordinator_pb2.TieredSegment]]
+Ask: TypeAlias = Callable[[SegmentId, int], Awaitable[coordinator_pb2.TieredSegment]]
+"""Asks about a segment; tells the attempt of a copy that could not be read, 0 = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ class Descriptions:
             and (known.description is None or known.description == newer_than)
         )
         if known is None or is_refuted or self._is_old(known):
-            known = await self._renewed(segment_id, known)
+            refuted = newer_than.attempt if newer_than is not None else 0
+            known = await self._renewed(segment_id, known, refuted)
         if known.description is None:
             assert known.error is not None
             raise known.error.again()
@@ -92,10 +94,10 @@ class Descriptions:
             return age_ms >= self._timing.refusal_keep_ms
         return age_ms >= self._timing.description_keep_ms
 
-    async def _renewed(self, segment_id: SegmentId, before: _Known | None) -> _Known:
+    async def _renewed(self, segment_id: SegmentId, before: _Known | None, refuted: int) -> _Known:
         task = self._asking.get(segment_id)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._look_up(segment_id))
+            task = asyncio.get_running_loop().create_task(self._look_up(segment_id, refuted))
             self._asking[segment_id] = task
             task.add_done_callback(lambda ended: self._ended(segment_id, ended))
         try:
@@ -113,9 +115,9 @@ class Descriptions:
         if not task.cancelled():
             task.exception()  # looked at, even when everybody has left
 
-    async def _look_up(self, segment_id: SegmentId) -> _Known:
+    async def _look_up(self, segment_id: SegmentId, refuted: int) -> _Known:
         asked_ms = self._clock.monotonic_ms()
-        answer = await self._ask(segment_id)
+        answer = await self._ask(segment_id, refuted)
         found = _known(segment_id, answer, asked_ms)
         self._known[segment_id] = found
         self._known.move_to_end(segment_id)

@@ -1,11 +1,12 @@
 """Nodes hear of published copies, and clients hear which nodes can read them."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from icecore.errors import InvalidRequestError, WrongClusterError
-from icecore.model import NodeState
+from icecore.model import NodeState, SegmentId
 from icecore.rpc.convert import error_from_proto
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
@@ -18,10 +19,16 @@ from tests.support.tier_states import COPY, published, remote, sealed, tier_of, 
 
 
 async def described(
-    state: Cluster, *segment_ids: int, cluster_id: bytes = b"c" * 16
+    state: Cluster,
+    *segment_ids: int,
+    cluster_id: bytes = b"c" * 16,
+    refuted: tuple[int, ...] = (),
+    doubt: Callable[[SegmentId], None] = lambda _: None,
 ) -> list[pb.TieredSegment]:
-    request = pb.DescribeTieredRequest(cluster_id=cluster_id, segment_ids=segment_ids)
-    body = await TieredCopies(state).describe(request.SerializeToString(), None)  # type: ignore[arg-type]
+    request = pb.DescribeTieredRequest(
+        cluster_id=cluster_id, segment_ids=segment_ids, refuted_attempts=refuted
+    )
+    body = await TieredCopies(state, doubt).describe(request.SerializeToString(), None)  # type: ignore[arg-type]
     return list(pb.DescribeTieredResponse.FromString(body).segments)
 
 
@@ -77,3 +84,13 @@ def test_readers_are_listed_of_segments_that_no_node_has() -> None:
     readers = {each.segment_id: list(each.readers) for each in listed.segments}
     assert readers[tiered] == readers_of(state, state.live, tiered)
     assert readers[both] == []
+
+
+async def test_a_copy_that_a_node_could_not_read_is_doubted() -> None:
+    state = tiered_topic()
+    first, second = published(state), published(state)
+    attempt, doubted = tier_of(state, second).attempt, list[int]()
+    await described(state, first, second, refuted=(attempt,), doubt=doubted.append)
+    assert doubted == [second]
+    await described(state, first, second, refuted=(attempt + 9,), doubt=doubted.append)
+    assert doubted == [second], "another attempt is published by now"

@@ -68,6 +68,21 @@ def test_a_store_is_moved_when_the_last_node_has_the_new_one() -> None:
     assert not store_warnings(state, state.live)
 
 
+def test_a_store_that_is_known_by_its_identity_may_lie_elsewhere() -> None:
+    state = tiered_topic()
+    begun(state, sealed(state), 1)
+    assert state.cluster is not None
+    commit(state, Change((updated(state.cluster, store_id=b"s" * 16),)))
+    for node_id in (1, 2, 3):
+        give(state, node_id, "file:///moved")
+        state.live.note(node_id, store_id=b"o" * 16)
+    [warning] = store_warnings(state, state.live)
+    assert "file:///moved" in warning
+    for node_id in (1, 2, 3):
+        state.live.note(node_id, store_id=b"s" * 16)
+    assert not store_warnings(state, state.live)
+
+
 def test_nobody_is_asked_while_none_has_it_and_they_differ() -> None:
     state = tiered_topic()
     begun(state, sealed(state), 1)
@@ -83,3 +98,6 @@ async def test_a_person_is_told_once() -> None:
     for _ in range(3):
         await world.uploads()
     assert len(world.alerts) == 1 and "node 3 has the object store s3://other" in world.alerts[0]
+    assert world.alerts_that_hold() == world.alerts
+    give(world.state, 3, "s3://bucket")
+    assert world.alerts_that_hold() == []

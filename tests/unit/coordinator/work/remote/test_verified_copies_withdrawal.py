@@ -212,3 +212,33 @@ async def test_a_restarted_coordinator_goes_on(world: TierWorld) -> None:
     await world.uploads()
     await look(world, 1)
     assert not is_behind(world) and world.tiering.errors.of(TOPIC)[0] == ""
+
+
+async def test_a_copy_that_no_node_has_is_told_until_it_is_back(world: TierWorld) -> None:
+    tabled(world.state)
+    gone, fine = remote(world.state), remote(world.state)
+    lose(world, gone)
+    for segment_id in (gone, fine):
+        world.tiering.doubt(segment_id)
+    await look(world)
+    [why] = world.alerts_that_hold()
+    tier = tier_of(world.state, gone)
+    assert f"events/0 can't be read from {tier.base_offset} to {tier.end_offset}" in why
+    assert "put the objects back" in why
+    assert "is not there" in world.tiering.errors.of(TOPIC)[0]
+    await look(world)
+    assert world.alerts_that_hold() == [why], "it is looked for again and again"
+    world.gone.clear()
+    await look(world)
+    assert world.alerts_that_hold() == [] and world.tiering.errors.of(TOPIC)[0] == ""
+
+
+async def test_what_was_uploaded_again_is_told_no_more(world: TierWorld) -> None:
+    lost = published(world.state)
+    lose(world, lost)
+    await look(world)
+    [why] = world.alerts_that_hold()
+    assert "upload them again" in why
+    await world.uploads()
+    assert tier_of(world.state, lost).state is TierState.PUBLISHED
+    assert world.alerts_that_hold() == []
