@@ -25,6 +25,7 @@ from icecore.errors import ConfigurationError, UnavailableError
 from icecore.process import launch, members
 from icecore.process.launch import ServerSettings
 from icecore.process.members import Member
+from icecore.process.settings import opening
 from icecore.rpc.addresses import PORT_MAX, bare_host, is_wildcard, join_address, split_address
 
 HOST = "127.0.0.1"
@@ -89,7 +90,7 @@ class LocalCluster:
         checks.flag("with_metrics", with_metrics)
         checks.duration("start_timeout_s", start_timeout_s, 0)
         checks.duration("stop_timeout_s", stop_timeout_s, 0)
-        self.folder = Path(folder).resolve()
+        self.folder = Path(os.path.realpath(folder))
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._lock: IO[str] | None = None
@@ -289,8 +290,9 @@ class LocalCluster:
 
     def _take_folder(self) -> None:
         """Lock the folder; refuse it while processes of an earlier owner still run in it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.folder / "lock").open("w")
+        with opening(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -415,9 +417,7 @@ def _check_paths(folder: object, config_path: object) -> None:
 
 
 def _check_hosts(host: str, advertise: str) -> None:
-    for each in (host, advertise or host):
-        bare_host(each)
-    if is_wildcard(reached := advertise or host):
+    if is_wildcard(bare_host(reached := advertise or host)):
         raise ConfigurationError(
             f"others can't connect to {reached!r}, which means each address of a machine: say the "
             "name or the address of this machine with --advertise"

@@ -27,8 +27,9 @@ with as_one_line("icecore-coordinator", "server"):
     )
     from icecore.process.log import event
     from icecore.process.server import ServerProcess, run
-    from icecore.process.settings import load_from_arguments, split_address
+    from icecore.process.settings import load_from_arguments, opening
     from icecore.process.system import SystemClock, SystemRng
+    from icecore.rpc.addresses import is_wildcard, split_address
     from icecore.rpc.ports import Net
     from icecore.rpc.transports import Transports
     from icecore.v1.admin_pb2 import DescribeClusterResponse
@@ -45,7 +46,6 @@ with as_one_line("icecore-coordinator", "server"):
 
 PROGRAM = "icecore-coordinator"
 _log = logging.getLogger(__name__)
-_EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -225,7 +225,9 @@ class Roles:
         )
 
     def _store(self) -> MetadataStore:
-        return open_store(Path(self._settings.data), self._settings.etcd, SystemRng())
+        folder = Path(self._settings.data)
+        with opening(folder):
+            return open_store(folder, self._settings.etcd, SystemRng())
 
     # --- what others see ------------------------------------------------------------------------
 
@@ -291,7 +293,7 @@ def _reached(address: str) -> str:
         host, _ = split_address(address)
     except ConfigurationError:
         return ""
-    return "" if host in _EVERYWHERE else address
+    return "" if is_wildcard(host) else address
 
 
 def _always() -> bool:

@@ -14,7 +14,13 @@ from pydantic import (
 
 from icecore.errors import ConfigurationError
 from icecore.process.log import LogFormat
-from icecore.process.settings import Settings, TableSettings, check_listen, split_address
+from icecore.process.settings import (
+    Settings,
+    TableSettings,
+    check_folder,
+    check_listen,
+    split_address,
+)
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore.topic_settings import SETTINGS, Setting, SettingKind
 from icecore_coordinator.timing import CoordinatorTiming, Timing, WaitSettings
@@ -144,7 +150,9 @@ class EtcdSettings(TableSettings):
 class _Process(Settings):
     """Settings of a coordinator as a process."""
 
-    data: str = Field(description="Folder of the metadata store.")
+    data: Annotated[str, BeforeValidator(check_folder)] = Field(
+        description="Folder of the metadata store."
+    )
     listen: str = Field("127.0.0.1:7400", description="Address to serve on.")
     native_listen: str = Field(
         "", description="Address to serve on for native:// bootstraps; empty = gRPC only."

@@ -90,11 +90,12 @@ def _globals(
     ] = False,
 ) -> None:
     """Options of all commands; they may stand after the command as well."""
-    given = profiles.load(profile)
+    output = Output(is_json=json, is_quiet=quiet)
+    given = profiles.load(profile, output.note)
     context.obj = CommandSession(
         bootstrap or given.bootstrap,
         given.timeout_s if timeout is None else timeout,
-        Output(is_json=json, is_quiet=quiet),
+        output,
     )
 
 

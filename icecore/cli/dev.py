@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 import signal
 import sys
 import time
@@ -45,7 +46,17 @@ _FOLDER = Path(".icecore")
 _RESTART_S = 120.0
 
 app = typer.Typer(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
-Data = Annotated[Path, typer.Option(help="Folder of the cluster; kept.")]
+
+
+def _folder(given: str | Path) -> Path:
+    if not str(given).strip():
+        raise typer.BadParameter("it is empty: name a folder")
+    return Path(given)
+
+
+Data = Annotated[
+    Path, typer.Option(parser=_folder, metavar="PATH", help="Folder of the cluster; kept.")
+]
 
 
 class _Stopped(BaseException):
@@ -128,7 +139,9 @@ def _tier_url(given: str | None, data: Path, *, has_config: bool) -> str:
     if given is not None:
         return "" if given == "none" else given
     has_libraries = all(importlib.util.find_spec(name) for name in _TIER_LIBRARIES)
-    return (data.resolve() / "tier").as_uri() if has_libraries and not has_config else ""
+    return (
+        (Path(os.path.realpath(data)) / "tier").as_uri() if has_libraries and not has_config else ""
+    )
 
 
 @app.command()

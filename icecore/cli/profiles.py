@@ -16,6 +16,7 @@ Flags and environment variables win over a profile. A key that nobody knows is a
 
 import os
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,38 @@ class Profile:
 
 
 def config_path() -> Path:
-    """Return the path of the configuration file; it need not exist."""
+    """Return the path of the configuration file; it need not exist.
+
+    Raises RuntimeError when this user has no home folder.
+    """
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "icecore" / "config.toml"
 
 
-def load(name: str) -> Profile:
+def load(name: str, note: Callable[[str], object] = lambda _: None) -> Profile:
     """The profile ``name``; if that is empty the one the file names, else the defaults.
+
+    Args:
+        name: Of the profile, or empty.
+        note: Told of a file that this user may not read. Without a named profile that is no error:
+            HOME may be another user's.
 
     Raises:
         ConfigurationError: The file or the profile is wrong, or there is no such profile.
     """
-    path = config_path()
-    document = _read(path)
+    try:
+        path = config_path()
+        document = _read(path)
+    except RuntimeError as error:
+        if name:
+            raise ConfigurationError(f"no profile {name!r}: set HOME or XDG_CONFIG_HOME") from error
+        return Profile()
+    except OSError as error:
+        why = f"{path} can't be read ({error.strerror})"
+        if name:
+            raise ConfigurationError(f"no profile {name!r}: {why}") from error
+        note(f"{why}: going on without it")
+        return Profile()
     profiles = document.pop("profiles", {})
     chosen = name or document.pop("profile", "")
     document.pop("profile", None)
@@ -65,12 +85,11 @@ def load(name: str) -> Profile:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Raises OSError as well."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
 

@@ -12,6 +12,7 @@ for itself: a later source replaces the keys that it says and leaves the others.
 """
 
 import argparse
+import contextlib
 import difflib
 import json
 import os
@@ -30,10 +31,12 @@ __all__ = [
     "ByteSize",
     "Settings",
     "TableSettings",
+    "check_folder",
     "check_listen",
     "is_loopback",
     "load",
     "load_from_arguments",
+    "opening",
     "split_address",
 ]
 
@@ -96,6 +99,34 @@ class Settings(BaseModel):
             for name, field in table.model_fields.items():
                 path = f"{key}.{name}"
                 yield path, value[name], self.source_of(path), field.description or ""
+
+
+def check_folder(given: object) -> object:
+    """A folder, as a validator of a field has it before it is a path. An empty one is a variable
+    that nobody set, never the folder where the process happens to be.
+
+    Raises ValueError.
+    """
+    if isinstance(given, str | Path) and not str(given).strip():
+        raise ValueError("it is empty: name a folder")
+    return given
+
+
+@contextlib.contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Opens a data folder in its body.
+
+    Raises ConfigurationError, with what to do, where the system refuses something of it.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # pathlib tells a loop of links by a RuntimeError
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ConfigurationError(
+            f"data folder {folder} cannot be used: {why}. Give --data a folder that this user may "
+            "write",
+            folder=folder,
+        ) from error
 
 
 def load(

@@ -66,9 +66,13 @@ def _packaged() -> Path | None:
 
 def wrapped(home: Path) -> Path:
     """A folder that serves as ``JAVA_HOME`` and starts the JVM of another one."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "icecore" / f"java-{home.parent.name}-{os.getuid()}"
-    (folder / "bin").mkdir(parents=True, exist_ok=True)
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "icecore" / f"java-{home.parent.name}-{os.getuid()}"
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+    except (RuntimeError, OSError):  # HOME is another user's, or this user has none
+        folder = Path(tempfile.mkdtemp(prefix="icecore-java-"))
+        (folder / "bin").mkdir()
     text = _WRAPPER.format(java=f"'{home / 'bin' / 'java'}'")
     with tempfile.NamedTemporaryFile("w", dir=folder / "bin", delete=False) as file:
         file.write(text)

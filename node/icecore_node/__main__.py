@@ -14,7 +14,7 @@ with as_one_line("icecore-node", "server"):
     from icecore.errors import ConfigurationError
     from icecore.process.log import event
     from icecore.process.server import ServerProcess, run
-    from icecore.process.settings import load_from_arguments
+    from icecore.process.settings import load_from_arguments, opening
     from icecore.process.system import SystemClock, SystemRng, boot_id, open_standard_streams
     from icecore.rpc.transports import Transports
     from icecore_node import offline
@@ -81,16 +81,17 @@ async def serve(settings: NodeSettings, process: ServerProcess) -> None:
 
 
 def _open_folders(settings: NodeSettings, budget: DescriptorBudget) -> tuple[DataFolder, DataDirs]:
-    check_layout(settings.data, settings.data_dirs, settings.index_dir)
     syncfs, threads = settings.syncfs, settings.io_workers
-    folder = DataFolder.open(
-        settings.data,
-        settings.node_id,
-        syncfs=syncfs,
-        sync_threads=threads,
-        index_files_max=budget.index_files_max,
-        index_dir=settings.index_dir,
-    )
+    with opening(settings.data):
+        check_layout(settings.data, settings.data_dirs, settings.index_dir)
+        folder = DataFolder.open(
+            settings.data,
+            settings.node_id,
+            syncfs=syncfs,
+            sync_threads=threads,
+            index_files_max=budget.index_files_max,
+            index_dir=settings.index_dir,
+        )
     try:
         dirs = DataDirs.open(settings.data_dirs, folder, syncfs=syncfs, sync_threads=threads)
     except BaseException:

@@ -1,14 +1,22 @@
 """Settings of a node, with their units, limits and meaning; what ``icecore-node --help`` prints."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from icecore.errors import ConfigurationError
 from icecore.model import NodeId
 from icecore.process.log import LogFormat
-from icecore.process.settings import GIB, MIB, ByteSize, Settings, check_listen, split_address
+from icecore.process.settings import (
+    GIB,
+    MIB,
+    ByteSize,
+    Settings,
+    check_folder,
+    check_listen,
+    split_address,
+)
 from icecore.process.system import DESCRIPTORS_MIN
 from icecore.rpc.addresses import NATIVE, Transport, check_told, is_wildcard
 from icecore.topic_settings import BATCH_BYTES_CAP
@@ -30,7 +38,7 @@ class NodeSettings(Settings):
     flags: ClassVar[dict[str, str]] = {"metrics_listen": "--metrics"}
 
     # who and where
-    data: Path = Field(
+    data: Annotated[Path, BeforeValidator(check_folder)] = Field(
         description="Data folder; made if absent, locked while the node runs.", examples=["data"]
     )
     data_dirs: tuple[Path, ...] = Field(

@@ -1,5 +1,6 @@
 """A process that cannot start says why in one line, which also says what to do."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,22 @@ def test_a_cluster_names_the_process_that_does_not_start(tmp_path: Path, name: s
     with pytest.raises(UnavailableError, match=rf"^{name} ended with status .*(\n.*)*no-such-flag"):
         cluster.start()
     assert not cluster.pids
+
+
+@pytest.mark.parametrize("module", ["icecore_node", "icecore_coordinator"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("file", "File exists"),
+        ("x" * 300, "File name too long"),
+        ("", "it is empty: name a folder"),
+    ],
+)
+def test_a_data_folder_that_can_not_be_used(
+    tmp_path: Path, module: str, name: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    more = ("--node-id", 9) if module == "icecore_node" else ()
+    data = str(tmp_path / name) if name else ""
+    said = run(module, "--data", data, "--listen", "127.0.0.1:0", *more)
+    assert re.search(rf"(?m)^icecore-\w+: .*({why})", said)

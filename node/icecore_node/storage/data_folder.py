@@ -94,7 +94,10 @@ class DataFolder:
             make_durable(path)
             lock_fd = lock_folder(path)
         except OSError as error:
-            raise ConfigurationError(f"data folder {path} cannot be used: {error}") from error
+            raise ConfigurationError(
+                f"data folder {path} cannot be used: {error.strerror or error}. Give --data a "
+                "folder that this user may write"
+            ) from error
         control: ControlStore | None = None
         files: OsFileSystem | None = None
         index_lock_fd = -1

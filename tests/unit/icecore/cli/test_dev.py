@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import typer
 
 from icecore.cli import dev
 from icecore.dev import LocalCluster
@@ -68,6 +69,17 @@ def test_nobody_is_told_a_wildcard(tmp_path: Path, host: str) -> None:
     cluster = LocalCluster(tmp_path, 1, host=host, advertise="::1", base_port=7400)
     assert cluster.bootstrap == "[::1]:7400"
     assert cluster.addresses == {1: "[::1]:7401"}
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "loop", "x" * 300])
+def test_a_folder_that_can_not_be_used(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigurationError, match=r"data folder .* cannot be used: .*Give --data"):
+        LocalCluster(tmp_path / name, 1).start()
+    for given in ("", " "):
+        with pytest.raises(typer.BadParameter, match="name a folder"):
+            dev._folder(given)
 
 
 @pytest.mark.parametrize("host", ["", "*", "a..b", "two words", "127.0.0.1:7400"])

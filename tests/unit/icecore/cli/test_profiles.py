@@ -61,3 +61,39 @@ def test_what_is_wrong_is_named(path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         load("")
     assert "config.toml" in caught.value.message
+
+
+def test_a_file_that_is_out_of_reach_is_missed_only_by_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The home folder of somebody else has mode 0700."""
+
+    def refuse(each: Path, *_: object) -> str:
+        raise PermissionError(13, "Permission denied", str(each))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    notes: list[str] = []
+    assert load("", notes.append) == Profile()
+    assert notes == [f"{path} can't be read (Permission denied): going on without it"]
+    with pytest.raises(ConfigurationError, match=r"no profile 'far': .*Permission denied"):
+        load("far")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(each: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    notes: list[str] = []
+    assert load("", notes.append) == Profile()
+    assert not notes
+    with pytest.raises(ConfigurationError, match="set HOME or XDG_CONFIG_HOME"):
+        load("far")
+
+
+@pytest.mark.parametrize("home", ["/nonexistent", "/dev/null", "relative", ""])
+def test_a_home_that_is_no_folder(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", home)
+    assert load("") == Profile()
