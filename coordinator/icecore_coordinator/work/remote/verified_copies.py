@@ -65,7 +65,7 @@ K = TypeVar("K")
 # --- the look -------------------------------------------------------------------------------------
 
 VERIFY_WAIT_MS_MAX = 15_000.0
-"""What came back heals so late."""
+"""An object that is put back is seen so late."""
 
 
 class CopyVerifier:
@@ -201,22 +201,10 @@ class CopyVerifier:
         nothing mends it."""
         topic = self._ledger.state.topics.get(tier.topic_id)
         name = topic.name if topic is not None else tier.topic_id.hex()
-        record, segment_id = self._ledger.state.segments.get(tier.segment_id), NO_SEGMENT
-        node_id = self._failed.get(tier.segment_id)
-        if record is not None and not record.segment.replicas:
-            segment_id = tier.segment_id
-            why = (
-                f"{name}/{tier.partition} can't be read from {tier.base_offset} to "
-                f"{tier.end_offset}: nodes do not find the published copy in the object store, and "
-                "none has these records: mount it, or put the objects back; icecore tier status "
-                "has the last error"
-            )
-        else:
-            why = (
-                f"node {node_id} does not find published copies of topic {name} in its object "
-                "store, so nodes keep theirs: mount it, or put the objects back; icecore tier "
-                "status has the last error"
-            )
+        record = self._ledger.state.segments.get(tier.segment_id)
+        is_last = record is not None and not record.segment.replicas
+        segment_id = tier.segment_id if is_last else NO_SEGMENT
+        why = _why_missed(tier, name, None if is_last else self._failed.get(tier.segment_id))
         missed = partial(self._is_missed, segment_id, tier.topic_id)
         self._alerts.raise_alert(AlertKind.MISSING, segment_id, why, missed)
 
@@ -226,6 +214,27 @@ class CopyVerifier:
         if segment_id != NO_SEGMENT:
             return segment_id in unseen
         return any(self._unseen[each].topic_id == topic_id for each in unseen)
+
+
+def _why_missed(tier: TierRecord, topic: str, node_id: NodeId | None) -> str:
+    """Return the alert about a copy.
+
+    Args:
+        tier: Record of the copy.
+        topic: Name of its topic.
+        node_id: The node that looked last; None = no node has the records, so that each will.
+    """
+    if node_id is None:
+        return (
+            f"{topic}/{tier.partition} can't be read from {tier.base_offset} to {tier.end_offset}: "
+            "nodes do not find the published copy in the object store, and none has these records: "
+            "mount it, or put the objects back; icecore tier status has the last error"
+        )
+    return (
+        f"node {node_id} does not find published copies of topic {topic} in its object store, so "
+        "nodes keep theirs: mount it, or put the objects back; icecore tier status has the last "
+        "error"
+    )
 
 
 # --- seen: nodes drop theirs ----------------------------------------------------------------------
