@@ -210,7 +210,7 @@ class TopicSettings:
     )
     batch_bytes_max: int | None = _row(
         SettingKind.BYTES,
-        "Largest batch; `batch_bytes` of producers, and a record more, must fit.",
+        "Largest batch; producers make theirs smaller where it asks for that.",
         low=1,
         high=BATCH_BYTES_CAP,
         is_for_all=False,

@@ -23,6 +23,7 @@ from icecore.client.produce.batches import SendHandle as AsyncSendHandle
 from icecore.client.produce.buffer import no_room
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
 from icecore.client.produce.options import ProducerOptions, RecordArguments
+from icecore.client.produce.producer import check_size
 from icecore.client.retries import call_back, callback
 from icecore.client.types import BatchMetadata, ProducerMetrics, RecordMetadata
 from icecore.errors import IcecoreError, UnavailableError
@@ -149,7 +150,7 @@ class Producer:
         which must not wait: ``result`` and ``flush`` refuse to there, and this as ``try_send``.
 
         Raises:
-            TypeError, InvalidRequestError: As there.
+            TypeError, InvalidRequestError, RecordTooLargeError: As there.
             UnavailableError: The producer is closed.
             ForkedError: It belongs to the parent of this process.
         """
@@ -175,14 +176,15 @@ class Producer:
 
         Raises:
             ThrottledError: ``buffer_bytes`` are waiting; try again later, or ``send``.
-            TypeError, InvalidRequestError, UnavailableError, ForkedError: As ``send``.
+            TypeError, InvalidRequestError, RecordTooLargeError, UnavailableError, ForkedError: As
+                ``send``.
         """
         sent = self._checked(topic, value, key, tags, headers, timestamp_ms, partition, on_delivery)
         with self._lock:
             under_way = self._inbox_bytes + self._producer.buffered_bytes
             is_full = self._is_inbox_full() or under_way >= self._buffer_bytes
             if is_full and self._is_open:
-                raise no_room(sent.size_bytes)
+                raise no_room()
             return self._put(sent)
 
     def _checked(
@@ -205,6 +207,8 @@ class Producer:
         if type(topic) is not str or topic not in self._names:
             self._names.add(topic_name(topic))
         background.check()
+        record = value, key, kept_tags, kept_headers
+        check_size(self._producer, topic, size_bytes, record)
         return _Sent(
             SendHandle(),
             topic,
@@ -233,7 +237,7 @@ class Producer:
         """Wait with the lock held. Raises ThrottledError on the client's own thread."""
         while self._is_inbox_full() and self._is_open:
             if background.is_own_thread:
-                raise no_room(sent.size_bytes)
+                raise no_room()
             self._drained.wait()
 
     def _is_inbox_full(self) -> bool:

@@ -24,6 +24,8 @@ TIME_MS_MIN, TIME_MS_MAX = -(1 << 63), (1 << 63) - 1
 _TAGS = "a sequence of strings"
 _PAIR = {tuple}
 _HEADERS = "a sequence of pairs (name, bytes or None), or a mapping of names to such values"
+LABEL_BYTES = 8
+"""Offset of a tag, or offsets of a header: what it takes in a batch beside its own bytes."""
 UINT32_MAX, UINT64_MAX = (1 << 32) - 1, (1 << 64) - 1
 OFFSET_MAX = (1 << 63) - 1
 SIZE_BYTES_MAX = 1 << 62
@@ -75,7 +77,7 @@ def check_record(
 
 
 def record_labels(tags: Any, headers: Any) -> tuple[tuple[str, ...], _Pairs, int]:
-    """Tags and headers of one record as they are kept, and their bytes.
+    """Tags and headers of one record as they are kept, and their bytes in a batch.
 
     Raises:
         TypeError: Tags are not strings, or headers not pairs of a string and bytes or None.
@@ -87,7 +89,7 @@ def record_labels(tags: Any, headers: Any) -> tuple[tuple[str, ...], _Pairs, int
     for tag in tags:
         if type(tag) is not str:
             raise wrong_type("tags", tags, _TAGS)
-        size_bytes += len(tag) if tag.isascii() else _text_bytes("tag", tag)
+        size_bytes += LABEL_BYTES + (len(tag) if tag.isascii() else _text_bytes("tag", tag))
     if type(headers) is not tuple or not {*map(type, headers)} <= _PAIR:
         headers = _pairs(headers)
     for pair in headers:
@@ -96,6 +98,7 @@ def record_labels(tags: Any, headers: Any) -> tuple[tuple[str, ...], _Pairs, int
         name, value = pair
         if type(name) is not str:
             raise wrong_type("the name of a header", name, "a string")
+        size_bytes += LABEL_BYTES
         size_bytes += len(name) if name.isascii() else _text_bytes("header name", name)
         if value is not None:
             if type(value) is not bytes:

@@ -1,11 +1,12 @@
 """Values that the client API takes and returns: plain values, never protobuf messages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from icecore.client import checks
 from icecore.client.retries import Retry
+from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import Record
 from icecore.errors import ConfigurationError
 from icecore.model import NodeInfo, OffsetSpans, Segment
@@ -314,6 +315,8 @@ class TopicMetadata:
     indexed_headers: tuple[str, ...] = ()
     earlier_partitions: tuple[int, ...] = ()
     """How many partitions it had before, oldest first; 0 = nobody wrote down how many."""
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    """Limits on records and batches of its next segment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,38 @@ def checked(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(found)
 
 
+def row_sizes(rows: pa.RecordBatch, label_bytes: int = 0) -> Any:
+    """Bytes of each row of what ``checked`` returned; the same for equal rows wherever they are.
+
+    Args:
+        rows: Of one batch.
+        label_bytes: How much a tag or a header counts beside its own bytes.
+    """
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for name in ("key", "value"):
+        if name in rows.schema.names:
+            sizes += _lengths(rows.column(name))
+    for name in ("tags", "headers"):
+        if name in rows.schema.names:
+            sizes += _list_lengths(rows.column(name), label_bytes)
+    return sizes
+
+
+def _lengths(column: Any) -> Any:
+    found = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    return found.astype(np.int64)
+
+
+def _list_lengths(column: Any, label_bytes: int) -> Any:
+    items = column.flatten()
+    parts = items.flatten() if pa.types.is_struct(items.type) else [items]
+    lengths = sum((_lengths(part) for part in parts), np.full(len(items), label_bytes, np.int64))
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    lists = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return ends[lists[1:]] - ends[lists[:-1]]
+
+
 def _refuse_null(array: Any, what: str, rows_of: Any = None) -> None:
     """Raises InvalidRequestError that names the row; items of lists come with the row of each."""
     if array.null_count:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from icecore.codec import batch as batches
-from icecore.codec.batch import BatchHeader
+from icecore.codec.batch import BatchHeader, BatchLimits
 from icecore.codec.decoding import check_columns
 from icecore.errors import (
     IcecoreError,
@@ -276,8 +276,13 @@ class FakeCluster:
             raise NotLeaderError()
         header = batches.parse_header(piece)
         batches.verify_producer_crc(piece, 0, header)
-        names = partition.tail.record.settings.indexed_headers
-        check_columns(piece, 0, header, indexed_headers=names)
+        settings = partition.tail.record.settings
+        limits = BatchLimits(
+            settings.record_bytes_max, settings.batch_bytes_max, settings.uncompressed_bytes_max
+        )
+        batches.check_produced(piece, 0, limits)
+        names = settings.indexed_headers
+        check_columns(piece, 0, header, limits=limits, indexed_headers=names)
         fate = self.on_produce(number, partition, header)
         if fate.error is None or fate.append:
             base, result.duplicate = partition.append(piece, header)

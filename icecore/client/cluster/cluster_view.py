@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from icecore.client.types import PartitionMetadata, TopicMetadata
+from icecore.codec.batch import BatchLimits
 from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import NodeInfo, NodeState
 from icecore.rpc import convert
@@ -160,6 +161,17 @@ def _topic(
         partitioner,
         tuple(message.settings.indexed_headers),
         tuple(message.earlier_partitions),
+        _limits(message.settings),
+    )
+
+
+def _limits(settings: admin_pb2.TopicSettings) -> BatchLimits:
+    """A server that does not say a limit means the default."""
+    default = BatchLimits()
+    return BatchLimits(
+        record_bytes_max=settings.record_bytes_max or default.record_bytes_max,
+        batch_bytes_max=settings.batch_bytes_max or default.batch_bytes_max,
+        uncompressed_bytes_max=settings.uncompressed_bytes_max or default.uncompressed_bytes_max,
     )
 
 

@@ -4,17 +4,21 @@ A batch is open while records may be appended, until it is full or sent: one tha
 wait for its turn goes on growing, so that batches are as large as the cluster is busy. It gets its
 bytes when it is first sent, because only then its sequence number is certain. One result serves all
 its records: a handle is a batch and an index.
+
+A batch that is refused for its size is divided (``divide``). Its halves then have outcomes of their
+own, and it is done when both are.
 """
 
 import asyncio
 from array import array
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icecore.client.retries import call_back
 from icecore.client.types import BatchMetadata, RecordMetadata
 from icecore.codec import record
+from icecore.codec.batch import parse_header
 from icecore.codec.columns import Headers
 from icecore.codec.hashes import header_hashes
 from icecore.codec.record import Codec
@@ -55,6 +59,7 @@ class Batch:
         "keys",
         "metadata",
         "number",
+        "parts",
         "rows",
         "sequence",
         "size_bytes",
@@ -92,6 +97,8 @@ class Batch:
         self.is_observed = False
         """The program was told of the error."""
         self.done: asyncio.Future[None] = loop.create_future()
+        self.parts: tuple[Batch, ...] = ()
+        """The batches that have its records now, in order; none while it has them itself."""
         self.waiters: dict[asyncio.Future[None], None] = {}
         """One waiter for each awaited record: cancelling one does not cancel the others."""
 
@@ -147,6 +154,47 @@ class Batch:
         self.sequence = sequence
         return self.encoded
 
+    def divide(self) -> "tuple[Batch, Batch]":
+        """Two batches with the records of this one, which was encoded and has several: the first
+        half of them and the rest. Each has the sequence that its first record had."""
+        assert self.encoded is not None and self.sequence is not None and self.count > 1
+        columns = record.decode(self.encoded, 0, parse_header(self.encoded))
+        keys, hashes = columns.keys, columns.index.key_hashes
+        tags, headers = columns.tag_tuples(), columns.header_tuples()
+        lists = columns.values.to_list(), [] if keys is None else keys.to_list()
+        half, loop = self.count // 2, self.done.get_loop()
+        parts = []
+        for start, end in ((0, half), (half, self.count)):
+            part = Batch(self.created_ms, loop)
+            part.values, part.keys = (each[start:end] for each in lists)
+            part.times.frombytes(columns.timestamps[start:end].tobytes())
+            if keys is not None and hashes is not None:
+                part.hashes.frombytes(hashes[start:end].tobytes())
+            part.tags, part.headers = [*tags[start:end]], [*headers[start:end]]
+            part.count, part.sequence = end - start, self.sequence + start
+            part.size_bytes = self.size_bytes * part.count // self.count
+            part.done.add_done_callback(self._part_ended)
+            parts.append(part)
+        parts[1].size_bytes = self.size_bytes - parts[0].size_bytes
+        self.parts, self.encoded = (parts[0], parts[1]), None
+        return parts[0], parts[1]
+
+    def _part_ended(self, _: object) -> None:
+        if all(part.done.done() for part in self.parts) and not self.done.done():
+            self._end()
+
+    def runs(self, start: int, end: int) -> "Iterator[Piece]":
+        """The batches that have these records by now, and where in them."""
+        if not self.parts:
+            yield self, start, end
+            return
+        before = 0
+        for part in self.parts:
+            first, last = max(start - before, 0), min(end - before, part.count)
+            if first < last:
+                yield from part.runs(first, last)
+            before += part.count
+
     def set_extras(self, tags: Sequence[str], headers: Headers) -> None:
         """Tags and headers of the record appended last; columns exist from the first one on."""
         before = len(self.values) - 1
@@ -186,6 +234,16 @@ class Batch:
 
     async def wait(self) -> BatchMetadata:
         """The outcome. A waiter that is cancelled does not cancel the batch."""
+        await self.wait_until_done()
+        assert not self.parts
+        if self.error is not None:
+            self.is_observed = True
+            raise self.error
+        assert self.metadata is not None
+        return self.metadata
+
+    async def wait_until_done(self) -> None:
+        """Wait until there is an outcome, or one of each part."""
         if not self.done.done():  # a future of its own: a shield takes one more turn of the loop
             waiter = self.done.get_loop().create_future()
             self.waiters[waiter] = None
@@ -193,11 +251,6 @@ class Batch:
                 await waiter
             finally:
                 self.waiters.pop(waiter, None)
-        if self.error is not None:
-            self.is_observed = True
-            raise self.error
-        assert self.metadata is not None
-        return self.metadata
 
 
 Piece: TypeAlias = tuple[Batch, int, int]
@@ -232,20 +285,30 @@ class SendHandle:
     @property
     def is_done(self) -> bool:
         """Return whether awaiting would return or raise at once."""
-        return self._batch is not None and self._batch.done.done()
+        return self._batch is not None and self._found()[0].done.done()
+
+    def _found(self) -> tuple[Batch, int]:
+        """The batch that has the record by now, and its index there."""
+        assert self._batch is not None
+        if not self._batch.parts:
+            return self._batch, self._index
+        batch, index, _ = next(self._batch.runs(self._index, self._index + 1))
+        return batch, index
 
     async def _wait(self) -> RecordMetadata:
         if self._batch is None:
             assert self._routing is not None
             await asyncio.wait({self._routing})
-        assert self._batch is not None
-        return self._place(await self._batch.wait())
+        batch, index = self._found()
+        await batch.wait_until_done()
+        batch, index = self._found()  # it may have been divided meanwhile
+        return self._place(await batch.wait(), index)
 
-    def _place(self, found: BatchMetadata) -> RecordMetadata:
+    def _place(self, found: BatchMetadata, index: int) -> RecordMetadata:
         return RecordMetadata(
             found.topic,
             found.partition,
-            found.base_offset + self._index,
+            found.base_offset + index,
             found.append_timestamp_ms,
             found.durable_copies,
         )
@@ -262,14 +325,15 @@ class SendHandle:
         return self._routing
 
     def _tell(self, function: OnDelivery) -> None:
-        batch = self._batch
-        if batch is None or not batch.done.done():  # its topic was found: now it is on its way
+        if self._batch is None or not self._batch.done.done():  # its topic was found: it is sent
             self.on_delivery(function)
-        elif batch.error is not None:
+            return
+        batch, index = self._found()
+        if batch.error is not None:
             batch.is_observed = True
             call_back(function, batch.error)
         elif batch.metadata is not None:
-            call_back(function, self._place(batch.metadata))
+            call_back(function, self._place(batch.metadata, index))
 
     def route_later(self, routing: "asyncio.Future[None]") -> None:
         """The batch is known when ``routing`` is done: the topic's partitions are not known yet."""
@@ -306,9 +370,10 @@ class BatchHandle:
         pending = {batch.done for batch, _, _ in self._pieces if not batch.done.done()}
         if pending:
             await asyncio.wait(pending)
-        for batch, _, _ in self._pieces:
+        pieces = [each for batch, start, end in self._pieces for each in batch.runs(start, end)]
+        for batch, _, _ in pieces:
             batch.is_observed = True
-        return [_part(await batch.wait(), start, end) for batch, start, end in self._pieces]
+        return [_part(await batch.wait(), start, end) for batch, start, end in pieces]
 
 
 def _part(found: BatchMetadata, start: int, end: int) -> BatchMetadata:

@@ -10,16 +10,12 @@ from collections.abc import Callable
 from icecore.client.produce.batches import Batch, Piece
 from icecore.client.produce.bulk import Columns
 from icecore.client.produce.partition_queue import PartitionQueue
-from icecore.codec.batch import BatchLimits
 from icecore.errors import (
     IcecoreError,
     InvalidRequestError,
-    RecordTooLargeError,
     ThrottledError,
 )
 from icecore.rpc.ports import Clock
-
-RECORD_BYTES_MAX = BatchLimits().record_bytes_max
 
 
 class BatchTally:
@@ -55,7 +51,6 @@ class Buffer:
     Args:
         clock: For lingering.
         linger_ms: How long an open batch waits for more records.
-        batch_bytes: When a batch is full.
         limit_bytes: When the buffer counts as full.
         on_due: Called with a queue whose newest batch may be sent.
         together: Calls a function that hands on queues, and sends what they have in one go.
@@ -65,14 +60,12 @@ class Buffer:
         self,
         clock: Clock,
         linger_ms: float,
-        batch_bytes: int,
         limit_bytes: int,
         on_due: Callable[[PartitionQueue], None],
         together: Callable[[Callable[[], None]], None],
     ) -> None:
         self._clock = clock
         self._linger_ms = linger_ms
-        self._batch_bytes = batch_bytes
         self.limit_bytes = limit_bytes
         self._on_due = on_due
         self._together = together
@@ -115,12 +108,13 @@ class Buffer:
                 loop.call_soon(self._together, self.hand_on_all)
         return batch
 
-    def add(self, queue: PartitionQueue, piece: Columns) -> Piece:
-        """Put records into the open batch if it has room, else into a new one; where they are."""
+    def add(self, queue: PartitionQueue, piece: Columns, batch_bytes: int) -> Piece:
+        """Put records into the open batch if it has room, else into a new one; where they are.
+        ``batch_bytes``: when a batch of the topic is full."""
         batch = queue.open
         size_bytes = piece.size_bytes
         if batch is not None:
-            is_small = batch.size_bytes + size_bytes <= self._batch_bytes
+            is_small = batch.size_bytes + size_bytes <= batch_bytes
             if not (is_small and piece.fits(batch)):
                 self.close(queue)
                 batch = None
@@ -128,7 +122,7 @@ class Buffer:
             batch = self.open(queue)
         self.used_bytes += size_bytes
         start, end = piece.append_to(batch)
-        if batch.size_bytes + size_bytes > self._batch_bytes:  # as much again would not fit
+        if batch.size_bytes + size_bytes > batch_bytes:  # as much again would not fit
             self.close(queue)
         return batch, start, end
 
@@ -177,10 +171,13 @@ class Buffer:
         return batch.created_ms + self._linger_ms - self._clock.monotonic_ms()
 
     def release(self, batch: Batch) -> None:
-        """The batch has its outcome."""
+        """The batch has its outcome, or its records are in other batches from now on."""
         if batch not in self.pending:
             return  # abandoned
         del self.pending[batch]
+        if batch.parts:
+            self.pending.update(dict.fromkeys(batch.parts))
+            return
         self.used_bytes -= batch.size_bytes
         if not self.is_full:
             self._room.set()
@@ -227,8 +224,6 @@ class Buffer:
             self.release(batch)
 
 
-def no_room(record_bytes: int) -> IcecoreError:
-    """Return the error for a record of that size that the buffer does not take."""
-    if record_bytes > RECORD_BYTES_MAX:
-        return RecordTooLargeError(f"a record of {record_bytes} bytes exceeds {RECORD_BYTES_MAX}")
+def no_room() -> IcecoreError:
+    """Return the error for a record that the buffer does not take now."""
     return ThrottledError("the producer's buffer is full", retry_after_ms=5)

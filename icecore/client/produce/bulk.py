@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from icecore.client.checks import HeadersLike, columns, record_labels
+from icecore.client.checks import LABEL_BYTES, HeadersLike, columns, record_labels
 from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, Batch
 from icecore.client.produce.given_columns import (
     ArrowLike,
@@ -21,8 +21,10 @@ from icecore.client.produce.given_columns import (
     byte_column,
     time_column,
 )
+from icecore.client.produce.limits import RecordParts, row_of, why_row_too_large
+from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import hash_keys
-from icecore.errors import InvalidRequestError
+from icecore.errors import InvalidRequestError, RecordTooLargeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,10 +62,17 @@ class Columns:
         """As the producer counts its buffer."""
         return int(np.add.reduce(self._lengths))
 
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest record."""
-        return int(self._lengths.max())
+    def why_too_large(self, limits: BatchLimits) -> RecordTooLargeError | None:
+        """Why the topic takes them not, by the first row that is too large; None when it does."""
+        return why_row_too_large(limits, self._lengths, self._record)
+
+    def _record(self, row: int) -> RecordParts:
+        if self._rows is not None:
+            return row_of(self._rows, row)
+        none: Sequence[Any] = (None,) * len(self)
+        names, lists = ("values", "keys", "tags", "headers"), self._lists
+        value, key, tags, headers = (lists.get(name, none)[row] for name in names)
+        return value, key, tags or (), headers or ()
 
     def copy(self) -> Self:
         """The same, whatever happens to the caller's lists."""
@@ -230,20 +239,12 @@ def _taken(rows: "pa.RecordBatch", order: Any) -> "pa.RecordBatch":
 
 
 def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:
-    import pyarrow.compute as pc
-
-    from icecore.codec.arrow import checked, hash_of_keys
+    from icecore.codec.arrow import checked, hash_of_keys, row_sizes
 
     rows = checked(rows, now_ms)
     names = rows.schema.names
-    # Tags and headers are counted as what their memory takes on average.
-    extra = sum(rows.column(n).nbytes for n in ("tags", "headers") if n in names)
-    lengths = np.full(rows.num_rows, RECORD_OVERHEAD_BYTES + extra // rows.num_rows)
+    lengths = row_sizes(rows, LABEL_BYTES) + RECORD_OVERHEAD_BYTES
     hashes = None
-    for name in ("value", "key"):
-        if name in names:
-            sizes = pc.binary_length(rows.column(name)).fill_null(0)
-            lengths += sizes.to_numpy(zero_copy_only=False).astype(np.int64)
     if "key" in names and rows.column("key").null_count < rows.num_rows:
         hashes = hash_of_keys(rows.column("key"))
     return Columns(lengths, hashes, {}, None, rows)

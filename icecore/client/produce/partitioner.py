@@ -9,6 +9,7 @@ from typing import Any
 from icecore.client.produce.batches import Batch, Piece
 from icecore.client.produce.buffer import Buffer
 from icecore.client.produce.bulk import Columns
+from icecore.client.produce.limits import why_too_large
 from icecore.client.produce.topics import Topic, Topics
 from icecore.errors import InvalidRequestError
 
@@ -23,13 +24,11 @@ class Partitioner:
     Args:
         topics: Choose the next partition for records without keys.
         buffer: Opens and closes batches.
-        batch_bytes: When a batch is full.
     """
 
-    def __init__(self, topics: Topics, buffer: Buffer, batch_bytes: int) -> None:
+    def __init__(self, topics: Topics, buffer: Buffer) -> None:
         self._topics = topics
         self._buffer = buffer
-        self._batch_bytes = batch_bytes
 
     def append(
         self, topic: Topic, partition: int | None, row: tuple[Any, ...]
@@ -43,9 +42,12 @@ class Partitioner:
 
         Raises:
             InvalidRequestError: The topic has no such partition.
+            RecordTooLargeError: The record exceeds the limit of the topic.
         """
         value, key, key_hash, timestamp_ms, tags, headers, size = row
         queues = topic.queues
+        if size > topic.record_bytes_max:
+            self.check(topic, row)
         if partition is not None:
             if not 0 <= partition < len(queues):
                 raise InvalidRequestError(f"{topic.name} has partitions 0 to {len(queues) - 1}")
@@ -58,7 +60,7 @@ class Partitioner:
         else:
             queue = queues[(key_hash >> 32) % len(queues)]
         batch = queue.open
-        if batch is None or batch.rows:
+        if batch is None or batch.rows or batch.size_bytes + size > topic.batch_bytes_cap:
             self._buffer.close(queue)
             batch = self._buffer.open(queue)
         # Nothing from here on can fail: a record has all of its columns, or none.
@@ -75,11 +77,25 @@ class Partitioner:
         if tags or headers or batch.tags is not None or batch.headers is not None:
             batch.set_extras(tags, headers)
         batch.size_bytes += size
-        if batch.size_bytes >= self._batch_bytes:
+        if batch.size_bytes >= topic.batch_bytes:
             if key is None and partition is None:
                 self._topics.choose_sticky(topic)
             self._buffer.close(queue)
         return batch, index
+
+    def check(self, topic: Topic, row: tuple[Any, ...]) -> None:
+        """Raises RecordTooLargeError when the topic does not take this record."""
+        value, key, _, _, tags, headers, _ = row
+        error = why_too_large(topic.limits, value, key, tags, headers)
+        if error is not None:
+            self._topics.look_again()
+            raise error
+
+    def check_columns(self, topic: Topic, columns: Columns) -> None:
+        """Raises RecordTooLargeError, which names the row, as ``check``."""
+        if (error := columns.why_too_large(topic.limits)) is not None:
+            self._topics.look_again()
+            raise error
 
     def append_columns(
         self, topic: Topic, partition: int | None, columns: Columns, pieces: list[Piece]
@@ -88,8 +104,10 @@ class Partitioner:
 
         Raises:
             InvalidRequestError: The topic has no such partition.
+            RecordTooLargeError: A record exceeds the limit of the topic.
         """
         queues, run_bytes = topic.queues, 0
+        self.check_columns(topic, columns)
         if partition is None and queues[topic.sticky].open is None:
             self._topics.choose_sticky(topic)
         if partition is not None and not 0 <= partition < len(queues):
@@ -98,9 +116,9 @@ class Partitioner:
         if partition is None and columns.hashes is not None:
             parts = list(columns.by_partition(len(queues), topic.sticky))
         for number, part in parts:
-            for piece in part.pieces(self._batch_bytes):
+            for piece in part.pieces(topic.batch_bytes):
                 queue = queues[topic.sticky if number is None else number]
-                pieces.append(self._buffer.add(queue, piece))
+                pieces.append(self._buffer.add(queue, piece, topic.batch_bytes))
                 run_bytes += piece.size_bytes
                 if number is None and queue.open is None and run_bytes >= _RUN_BYTES_MIN:
                     self._topics.choose_sticky(topic)

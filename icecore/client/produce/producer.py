@@ -25,12 +25,13 @@ from icecore.client.produce.batches import (
     Piece,
     SendHandle,
 )
-from icecore.client.produce.buffer import RECORD_BYTES_MAX, Buffer, no_room
+from icecore.client.produce.buffer import Buffer, no_room
 from icecore.client.produce.bulk import columns_of
 from icecore.client.produce.given_columns import ArrowLike, ByteColumn, TimeColumn
 from icecore.client.produce.home import Home
 from icecore.client.produce.identity import ATTEMPT_S, Identities
 from icecore.client.produce.identity import producer_name as named
+from icecore.client.produce.limits import RecordParts, why_too_large
 from icecore.client.produce.options import ProducerOptions, RecordArguments
 from icecore.client.produce.partition_queue import PartitionQueue
 from icecore.client.produce.partitioner import Partitioner
@@ -91,7 +92,6 @@ class Producer:
         self._buffer = Buffer(
             self._clock,
             chosen["linger_ms"],
-            checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
             checks.size_bytes("buffer_bytes", chosen["buffer_bytes"]),
             self._offer,
             self._together,
@@ -132,9 +132,10 @@ class Producer:
             self._connection.rng,
             self._sender.start,
             delivery_ms / 1000,
+            checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
         )
         self._known = self._topics.by_name
-        self._partitioner = Partitioner(self._topics, self._buffer, chosen["batch_bytes"])
+        self._partitioner = Partitioner(self._topics, self._buffer)
         self._append = self._partitioner.append
         self._delivery_timeout_ms = delivery_ms
         self._batches_yielded = 0
@@ -241,7 +242,7 @@ class Producer:
 
         Raises:
             ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
-            RecordTooLargeError: The record exceeds 1 MiB.
+            RecordTooLargeError: Its topic takes none so large; the handle says so of a new topic.
             TypeError, InvalidRequestError: An argument is wrong; nothing was buffered.
             UnavailableError: The producer is closed.
         """
@@ -269,8 +270,8 @@ class Producer:
             callback("on_delivery", on_delivery)
             self._home.check()
         buffer = self._buffer
-        if size > RECORD_BYTES_MAX or buffer.used_bytes >= buffer.limit_bytes:
-            raise no_room(size)
+        if buffer.used_bytes >= buffer.limit_bytes:
+            raise no_room()
         try:
             found = self._known[topic]
         except (KeyError, TypeError):
@@ -286,6 +287,7 @@ class Producer:
 
     def _send_later(self, topic: Topic, partition: int | None, row: tuple[Any, ...]) -> SendHandle:
         handle, size = SendHandle(None, 0), row[-1]
+        self._partitioner.check(topic, row)
         handle.route_later(topic.routing)
 
         def route(topic: Topic) -> None:
@@ -366,14 +368,15 @@ class Producer:
             ThrottledError: ``buffer_bytes`` are waiting; ``await ready()`` and try again.
             TypeError, InvalidRequestError: Columns differ in length, a value is wrong (the error
                 names column, row and type), or there is no such partition.
-            RecordTooLargeError: A record exceeds 1 MiB.
+            RecordTooLargeError: A record exceeds the ``record_bytes_max`` of its topic; none of
+                them is sent. While the topic is looked for, the handle says so.
         """
         self._home.check()
         if partition is not None:
             partition = checks.partition_number(partition)
         columns = columns_of(values, keys, tags, headers, timestamps_ms, self._clock.now_ms())
-        if columns.largest > RECORD_BYTES_MAX or self._buffer.is_full:
-            raise no_room(columns.largest)
+        if self._buffer.is_full:
+            raise no_room()
         try:
             found = self._known[topic]
         except (KeyError, TypeError):
@@ -382,6 +385,7 @@ class Producer:
         if found.queues:
             self._partitioner.append_columns(found, partition, columns, pieces)
             return BatchHandle(pieces)
+        self._partitioner.check_columns(found, columns)
         kept = columns.copy()
 
         def route(topic: Topic) -> None:
@@ -459,3 +463,18 @@ class Producer:
 
     def _together(self, offer_all: Callable[[], None]) -> None:
         self._sender.together(offer_all)
+
+
+def check_size(producer: Producer, topic: str, size_bytes: int, record: RecordParts) -> None:
+    """Refuse a record that its topic, as last seen, does not take. Any thread may ask.
+
+    Raises:
+        RecordTooLargeError: It exceeds ``record_bytes_max``.
+    """
+    limits = producer._topics.limits_of(topic)
+    if size_bytes <= limits.record_bytes_max:
+        return
+    if (error := why_too_large(limits, *record)) is not None:
+        if (loop := producer._home.loop) is not None:
+            loop.call_soon_threadsafe(producer._topics.look_again)
+        raise error

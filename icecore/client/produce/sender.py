@@ -106,7 +106,7 @@ class Sender:
         request_bytes_max: Batches of one request together, a single batch may exceed it.
         request_timeout_ms: How long leaders wait for replicas.
         delivery_timeout_ms: From the creation of a batch until it is given up.
-        on_done: Called with each batch that has its outcome.
+        on_done: Called with each batch that has its outcome, or was divided.
         on_broken: Called when what works here can't go on, as when somebody else cancels it
             (``asyncio.run`` does before it ends): nothing that is not acknowledged by then ever
             will be.

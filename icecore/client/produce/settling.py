@@ -8,6 +8,8 @@ still land late. What is sent again goes back to the front of its queue, in orde
     an error that is retriable, or of  a wait: the numbers stay, and a leader that has the batch
     one leader's storage               answers with its offset (``duplicate``)
     the segment indexes other headers  a wait, and this batch is encoded anew
+    the segment takes no such record,  nothing, if it has several records and certainly was not
+    or no batch that large             appended: its halves keep its numbers, and go in its place
     any other error, or the delivery   the head. If it had a number, those behind it that certainly
     timeout                            were not appended get new ones under a fresh identity; the
                                        others fail as well, because only they might land late
@@ -33,6 +35,7 @@ from icecore.client.produce.partition_queue import BATCHES_KEPT_FIRST, Partition
 from icecore.client.produce.produce_request import Outcome
 from icecore.client.types import BatchMetadata
 from icecore.errors import (
+    BatchTooLargeError,
     FencedError,
     HeaderHashesError,
     IcecoreError,
@@ -40,6 +43,7 @@ from icecore.errors import (
     NotLeaderError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    RecordTooLargeError,
     RequestTimeoutError,
     RollingError,
     StorageError,
@@ -51,6 +55,7 @@ from icecore.rpc import convert
 from icecore.v1 import data_pb2
 
 _MOVED = (NotLeaderError, FencedError, UnavailableError, UnknownTopicError, LeaderLostError)
+_TOO_LARGE = (RecordTooLargeError, BatchTooLargeError)
 _LEADERLESS_S = 1.0
 """While a partition has no leader, log and check the deadline this often."""
 
@@ -67,7 +72,7 @@ class Settling:
         delivery_timeout_ms: From the creation of a batch until it is given up.
         start: Runs a coroutine until it ends or the sender closes.
         offer: Told of a queue that may go on.
-        on_done: Called with each batch that has its outcome.
+        on_done: Called with each batch that has its outcome, or was divided.
     """
 
     def __init__(
@@ -135,6 +140,10 @@ class Settling:
             self._close_gap(queue, head, error)
         elif isinstance(error, HeaderHashesError) and queue.learn_headers(head, error):
             pass  # it is encoded anew
+        elif isinstance(error, _TOO_LARGE) and head.count > 1 and not head.indeterminate:
+            self._divide(queue)
+            self._start(self.retry(queue, None))  # at once
+            return
         elif not error.retriable and not isinstance(error, StorageError):
             self._drop_head(queue, error)
         self._start(self.retry(queue, error))
@@ -148,6 +157,19 @@ class Settling:
             self._drop_head(queue, error)
         else:
             self._renumber(queue, error)
+
+    def _divide(self, queue: PartitionQueue) -> None:
+        """Put the halves of the head in its place. Each record keeps its sequence (R22), so what is
+        behind them stays as it is; only batches are counted anew."""
+        head = queue.pop()
+        queue.ready.extendleft(reversed(head.divide()))
+        self._on_done(head)
+        number = head.number
+        for batch in queue.ready:
+            if batch.sequence is not None:
+                batch.number, number = number, number + 1
+        queue.next_number = max(queue.next_number, number)
+        queue.attempts, queue.error = 0, None
 
     def _drop_head(self, queue: PartitionQueue, error: IcecoreError) -> None:
         head = queue.pop()

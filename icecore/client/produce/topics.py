@@ -8,6 +8,7 @@ so that the next record asks again, and what the old one's queues hold fails in 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +16,31 @@ from icecore.client.checks import topic_name
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.produce.batches import Batch
 from icecore.client.produce.buffer import Buffer
+from icecore.client.produce.limits import CAPS, batch_bytes_cap
 from icecore.client.produce.partition_queue import PartitionQueue
 from icecore.client.types import TopicMetadata
+from icecore.codec.batch import BatchLimits
 from icecore.errors import IcecoreError, InternalError, UnavailableError, UnknownTopicError
 from icecore.rpc.ports import Clock, Rng
+
+_ASK_AGAIN_MS = 1_000.0
 
 
 class Topic:
     """Queues of a topic; until its partitions are known, what to do once they are."""
 
-    __slots__ = ("name", "queues", "routing", "sticky", "topic_id", "waiting")
+    __slots__ = (
+        "batch_bytes",
+        "batch_bytes_cap",
+        "limits",
+        "name",
+        "queues",
+        "record_bytes_max",
+        "routing",
+        "sticky",
+        "topic_id",
+        "waiting",
+    )
 
     def __init__(self, name: str, routing: "asyncio.Future[None]") -> None:
         self.name = name
@@ -33,6 +49,15 @@ class Topic:
         self.sticky = 0
         self.waiting: deque[Waiting] = deque()
         self.routing = routing
+        self.batch_bytes = self.batch_bytes_cap = 0
+        """Size at which a batch is full, and at most; nobody asks before it has queues."""
+        self.heed(CAPS, 0)
+
+    def heed(self, limits: BatchLimits, batch_bytes: int) -> None:
+        """Keep to these limits from now on; ``batch_bytes``: when a batch is full."""
+        self.limits, self.record_bytes_max = limits, limits.record_bytes_max
+        self.batch_bytes_cap = batch_bytes_cap(limits)
+        self.batch_bytes = min(batch_bytes, self.batch_bytes_cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +82,7 @@ class Topics:
         clock, rng: For batches, and for where the next batch without keys goes.
         start: Runs a coroutine until it ends or the producer is closed.
         timeout_s: How long a topic is looked for.
+        batch_bytes: When a batch is full, where a topic's limits allow it.
     """
 
     def __init__(
@@ -67,6 +93,7 @@ class Topics:
         rng: Rng,
         start: Callable[[Coroutine[Any, Any, None]], None],
         timeout_s: float,
+        batch_bytes: int,
     ) -> None:
         self._metadata = metadata
         self._buffer = buffer
@@ -74,6 +101,8 @@ class Topics:
         self._rng = rng
         self._start = start
         self._timeout_s = timeout_s
+        self._batch_bytes = batch_bytes
+        self._asked_ms = 0.0
         self._unrouted: dict[Topic, None] = {}
         self._closed: IcecoreError | None = UnavailableError("the producer is not started")
         self.by_name: dict[str, Topic] = {}
@@ -171,7 +200,9 @@ class Topics:
     # --- partitions -----------------------------------------------------------------------------
 
     def _extend(self, topic: Topic, known: TopicMetadata) -> None:
-        """Queues for partitions that are new; keys then spread over all of them."""
+        """Queues for partitions that are new; keys then spread over all of them. Limits as they are
+        now."""
+        topic.heed(known.limits, self._batch_bytes)
         topic.topic_id = topic.topic_id or known.topic_id
         first, count = len(topic.queues), len(known.partitions)
         if first < count:
@@ -190,6 +221,23 @@ class Topics:
                 self._extend(topic, known)
             else:
                 del self.by_name[topic.name]
+
+    def limits_of(self, name: str) -> BatchLimits:
+        """Limits of a topic as last seen; before that, those that no topic exceeds."""
+        topic = self.by_name.get(name)
+        return CAPS if topic is None else topic.limits
+
+    def look_again(self) -> None:
+        """Ask, at most once a second, whether an operator has raised a limit."""
+        now_ms = self._clock.monotonic_ms()
+        if self._closed is None and now_ms - self._asked_ms >= _ASK_AGAIN_MS:
+            self._asked_ms = now_ms
+            self._start(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        with suppress(IcecoreError):
+            await self._metadata.refresh()
+            self.look()
 
     def choose_sticky(self, topic: Topic) -> None:
         """The partition of the next batch without keys: any that has a leader."""

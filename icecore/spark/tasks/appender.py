@@ -21,8 +21,10 @@ from icecore.client.cluster.connection import Backoff, Connection, all_of
 from icecore.client.cluster.metadata import Metadata, topic_recreated
 from icecore.client.cluster.offsets import OffsetLookup
 from icecore.codec import arrow
+from icecore.codec.batch import BatchLimits
 from icecore.codec.record import Codec
 from icecore.errors import (
+    BatchTooLargeError,
     HeaderHashesError,
     IcecoreError,
     InternalError,
@@ -86,6 +88,8 @@ class Appender:
         self._sequences: dict[int, int] = {}
         self.partitions = 0
         """How many the topic has."""
+        self.limits = BatchLimits()
+        """Limits of the topic, from ``start`` on."""
         self.duplicates = 0
         """Records that an earlier attempt had appended."""
         self.uncompared = 0
@@ -102,7 +106,7 @@ class Appender:
         if self.topic_id not in (b"", found.topic_id):
             raise topic_recreated(self.topic, self.topic_id, found.topic_id)
         self.topic_id, self.partitions = found.topic_id, len(found.partitions)
-        self._indexed_headers = found.indexed_headers
+        self._indexed_headers, self.limits = found.indexed_headers, found.limits
 
     async def close(self) -> None:
         """Close the connections."""
@@ -144,6 +148,14 @@ class Appender:
         self._sequences[partition] = sequence + rows.num_rows
         try:
             result = await self._send(partition, rows, sequence)
+        except BatchTooLargeError:
+            # The segment was opened under a lower limit. The same rows are divided alike again.
+            if rows.num_rows == 1:
+                raise
+            self._sequences[partition], half = sequence, rows.num_rows // 2
+            await self.append(partition, rows.slice(0, half))
+            await self.append(partition, rows.slice(half))
+            return
         except OutOfOrderSequenceError as error:
             oldest = int(error.metadata.get("oldest", "0"))
             if oldest < sequence + rows.num_rows:

@@ -8,13 +8,17 @@ that were divided otherwise then.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icecore.codec.arrow import checked, hash_of_keys
+from icecore.client.checks import LABEL_BYTES
+from icecore.client.produce.limits import batch_bytes_cap, row_of, why_row_too_large
+from icecore.codec.arrow import checked, hash_of_keys, row_sizes
+from icecore.codec.batch import BatchLimits
 from icecore.errors import InvalidRequestError
 from icecore.process.system import SystemClock
 from icecore.rpc.ports import Clock
@@ -26,6 +30,7 @@ BATCH_BYTES: Final = 512 << 10
 ROUND_BYTES: Final = 8 << 20
 """Rows are sent whenever so many have come."""
 _RECORD_BYTES: Final = 24
+_DEFAULT_LIMITS: Final = BatchLimits()
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ async def append_all(
         await appender.start()
         outbox = TaskOutbox(appender, task, division)
         await outbox.start()
-        cutter = Cutter(appender.partitions, task, appender.connection.clock)
+        cutter = Cutter(appender.partitions, task, appender.connection.clock, appender.limits)
         count = 0
         for batch in rows:
             count += batch.num_rows
@@ -79,9 +84,17 @@ class Cutter:
         partitions: Of the topic.
         task: Its number: rows without a key go to one partition.
         clock: Of the system unless given: rows without a time have its.
+        limits: Of the topic.
     """
 
-    def __init__(self, partitions: int, task: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        task: int,
+        clock: Clock | None = None,
+        limits: BatchLimits = _DEFAULT_LIMITS,
+    ) -> None:
+        self._limits, self._batch_bytes_cap = limits, batch_bytes_cap(limits)
         self._partitions = partitions
         self._clock = clock if clock is not None else SystemClock()
         self._keyless = task % partitions
@@ -93,9 +106,14 @@ class Cutter:
 
         Raises:
             InvalidRequestError: A partition does not exist, or a value must not be null.
+            RecordTooLargeError: A row exceeds the limit of the topic.
         """
         partitions = self._partition_of(rows)
         kept = checked(rows, self._clock.now_ms())
+        sizes = row_sizes(kept, LABEL_BYTES)
+        error = why_row_too_large(self._limits, sizes, partial(row_of, kept))
+        if error is not None:
+            raise error
         for partition in np.unique(partitions).tolist():
             mine = kept.filter(pa.array(partitions == partition))
             self._waiting.setdefault(partition, []).append(mine)
@@ -124,7 +142,7 @@ class Cutter:
         taken: dict[int, list[pa.RecordBatch]] = {}
         for partition, waiting in self._waiting.items():
             rows = waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
-            full, rest = _cut(rows)
+            full, rest = _cut(rows, self._batch_bytes_cap)
             if is_last and rest.num_rows:
                 full, rest = [*full, rest], rest.slice(rest.num_rows)
             taken[partition] = full
@@ -133,42 +151,18 @@ class Cutter:
         return {partition: batches for partition, batches in taken.items() if batches}
 
 
-def _cut(rows: pa.RecordBatch) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
-    """Whole batches from the front, and the rest: each ends with the row that fills it."""
-    ends = np.cumsum(_sizes(rows))
+def _cut(rows: pa.RecordBatch, cap_bytes: int) -> tuple[list[pa.RecordBatch], pa.RecordBatch]:
+    """Whole batches from the front, and the rest: each ends with the row that fills it, or before
+    that row when the topic would not take both."""
+    ends = np.cumsum(row_sizes(rows) + _RECORD_BYTES)
     full: list[pa.RecordBatch] = []
     start, before = 0, 0
     while start < rows.num_rows:
-        end = int(np.searchsorted(ends, before + BATCH_BYTES)) + 1
+        end = int(np.searchsorted(ends, before + min(BATCH_BYTES, cap_bytes))) + 1
         if end > rows.num_rows:
             break
+        if end - start > 1 and ends[end - 1] - before > cap_bytes:
+            end -= 1
         full.append(rows.slice(start, end - start))
         start, before = end, int(ends[end - 1])
     return full, rows.slice(start)
-
-
-def _sizes(rows: pa.RecordBatch) -> Any:
-    """Bytes of each row, roughly, and the same for equal rows wherever they are cut."""
-    sizes = np.full(rows.num_rows, _RECORD_BYTES, np.int64)
-    for name in ("key", "value"):
-        if name in rows.schema.names:
-            sizes += _lengths(rows.column(name))
-    for name in ("tags", "headers"):
-        if name in rows.schema.names:
-            sizes += _list_lengths(rows.column(name))
-    return sizes
-
-
-def _lengths(column: pa.Array) -> Any:
-    found = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    return found.astype(np.int64)
-
-
-def _list_lengths(column: pa.Array) -> Any:
-    items = column.flatten()
-    parts = items.flatten() if pa.types.is_struct(items.type) else [items]
-    lengths = sum((_lengths(part) for part in parts), np.zeros(len(items), np.int64))
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    lists = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return ends[lists[1:]] - ends[lists[:-1]]

@@ -21,6 +21,7 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
+from icecore.topic_settings import SegmentSettings
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
@@ -193,7 +194,7 @@ def test_try_send_refuses_when_the_buffer_is_full(cluster: FakeCluster) -> None:
             while True:
                 handles.append(producer.try_send("t", b"%d" % len(handles), tags=["a"]))
         with pytest.raises(RecordTooLargeError):
-            producer.try_send("t", bytes(2 * MIB))
+            producer.try_send("t", bytes(9 * MIB))
         with pytest.raises(TypeError):
             producer.try_send("t", "text")  # type: ignore[arg-type]
         waiting = [producer.send("t", b"waits") for _ in range(3)]
@@ -407,3 +408,19 @@ def test_a_consumer_is_a_stream_of_arrow(cluster: FakeCluster) -> None:
         assert c.lag() == {0: 0}, "neighbours come together"
     with consumer() as c, pytest.raises(InvalidRequestError, match="no end"):
         c.arrow_reader()
+
+
+def test_a_record_beyond_the_limit_of_its_topic_is_refused_at_once(cluster: FakeCluster) -> None:
+    cluster.topic_settings["small"] = SegmentSettings(record_bytes_max=1_000)
+    cluster.add_topic("small")
+    with blocking.Producer(cluster.bootstrap, linger_ms=20) as producer:
+        first = [producer.send("small", value) for value in (b"a", bytes(1_001), b"b")]
+        assert first[0].result(LONG_S).offset == 0
+        with pytest.raises(RecordTooLargeError):
+            first[1].result(LONG_S)
+        for send in (producer.send, producer.try_send):
+            with pytest.raises(RecordTooLargeError, match="1001 bytes exceeds 1000"):
+                send("small", b"v" * 1_001)
+        with pytest.raises(RecordTooLargeError, match="row 1"):
+            producer.send_batch("small", [b"v", b"v" * 1_001])
+        assert producer.send("small", b"last").result(LONG_S).offset == 2

@@ -448,8 +448,11 @@ async def test_arguments_are_checked(cluster: FakeCluster) -> None:
         with pytest.raises(TypeError):
             p.send("t", b"", key="text")  # type: ignore[arg-type]
         with pytest.raises(RecordTooLargeError):
-            p.send("t", bytes(1 << 20))
+            p.send("t", bytes((8 << 20) + 1))
         assert (await p.send_and_wait("t", b"0")).offset == 0
+        with pytest.raises(RecordTooLargeError):
+            p.send("t", bytes((1 << 20) + 1))
+        assert (await p.send_and_wait("t", b"1")).offset == 1
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
