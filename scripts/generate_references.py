@@ -140,8 +140,8 @@ def metrics() -> str:
     parts = [
         "# Metrics",
         NOTE,
-        "Nodes and coordinators serve them at `/metrics` of `metrics_listen`, beside `/livez` and"
-        " `/readyz` ([contract](commands-contract.md#health-of-a-process)).",
+        "Nodes and coordinators serve them at `/metrics` of `metrics_listen`, beside `/startupz`,"
+        " `/livez` and `/readyz` ([contract](commands-contract.md#health-of-a-process)).",
     ]
     for title, families in (
         ("a node", node.registry.collect()),

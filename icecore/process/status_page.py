@@ -1,4 +1,4 @@
-"""HTTP pages for monitors: ``/metrics``, ``/livez`` and ``/readyz``, nothing else.
+"""HTTP pages for monitors: ``/metrics``, ``/startupz``, ``/livez`` and ``/readyz``, nothing else.
 
 A probe answers 200, or 503 with the reason in one line. It runs on a thread of the server's own, so
 that a loop that hangs is noticed: what it asks only reads plain values.
@@ -22,6 +22,11 @@ Probe = Callable[[], str]
 """Returns the reason for a 503; empty = the answer is 200."""
 
 
+def has_started() -> str:
+    """The probe of a server that shows pages only once it has started."""
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """Pages that a server shows."""
@@ -34,6 +39,8 @@ class Pages:
     """Returns why the process should get no requests at the moment."""
     role: Callable[[], str] = lambda: "ok"
     """Returns a word for the answer of one that is ready."""
+    started: Probe = has_started
+    """Returns why the process has not started yet; until then nobody should ask the others."""
 
 
 class _PageServer(ThreadingHTTPServer):
@@ -105,9 +112,10 @@ def _page(pages: Pages, path: str) -> tuple[int, str, bytes]:
             return 200, pages.metrics_type, pages.metrics()
         except TimeoutError:
             return 503, TEXT, b"the event loop does not answer\n"
-    probe = {"/livez": pages.live, "/readyz": pages.ready}.get(path)
+    probes = {"/startupz": pages.started, "/livez": pages.live, "/readyz": pages.ready}
+    probe = probes.get(path)
     if probe is None:
-        return 404, TEXT, b"there are /metrics, /livez and /readyz\n"
+        return 404, TEXT, b"there are /metrics, /startupz, /livez and /readyz\n"
     try:
         if why := probe():
             return 503, TEXT, f"{why}\n".encode()

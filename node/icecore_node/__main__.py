@@ -15,11 +15,13 @@ with as_one_line("icecore-node", "server"):
     from icecore.process.log import event
     from icecore.process.server import ServerProcess, run
     from icecore.process.settings import load_from_arguments, opening
+    from icecore.process.status_page import Pages
     from icecore.process.system import SystemClock, SystemRng, boot_id, open_standard_streams
     from icecore.rpc.transports import Transports
     from icecore_node import offline
     from icecore_node.config import NodeSettings
     from icecore_node.io.executor import ThreadExecutor
+    from icecore_node.membership.condition import Condition
     from icecore_node.metrics import NodeMetrics, pages
     from icecore_node.node import Node
     from icecore_node.ports import RemotePorts
@@ -37,6 +39,8 @@ PROGRAM = "icecore-node"
 COLD_NICENESS = 10
 """Niceness of threads that read object storage: scans of history leave the processors to producers
 and to readers of new records."""
+
+TURN_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -62,11 +66,11 @@ async def serve(settings: NodeSettings, process: ServerProcess) -> None:
         remote=_remote(settings, folder),
     )
     try:
+        # From here on, so that a monitor sees a start that takes long, and why.
+        process.show(lambda: _pages(metrics, node.condition))
         if not await process.has_ended(_start(node)):
             return
         metrics.show(lambda: sample(node.context, node.replicas, node.data.inflight_bytes))
-        condition = node.condition
-        process.show(lambda: pages(metrics, condition.why_not_live, condition.why_not_ready))
         process.say_ready(**_addresses(node))
         if not await process.has_ended(asyncio.wait((node.ended,))):
             await node.leave()
@@ -153,6 +157,10 @@ def _remote(settings: NodeSettings, folder: DataFolder) -> RemotePorts | None:
     return RemotePorts(ThreadExecutor(reader_threads=2, niceness=COLD_NICENESS), folder.files)
 
 
+def _pages(metrics: NodeMetrics, probes: Condition) -> Pages:
+    return pages(metrics, probes.why_not_live, probes.why_not_ready, probes.why_not_started)
+
+
 def _addresses(node: Node) -> dict[str, object]:
     identity = node.context.identity
     native = {"native_address": identity.native_address} if identity.native_address else {}
@@ -160,8 +168,19 @@ def _addresses(node: Node) -> dict[str, object]:
 
 
 async def _start(node: Node) -> None:
-    await node.start()
-    await node.until_counted_on()
+    turning = asyncio.get_running_loop().create_task(_turn(node.condition))
+    try:
+        await node.start()
+        await node.until_counted_on()
+    finally:
+        turning.cancel()
+
+
+async def _turn(condition: Condition) -> None:
+    """Tell that the loop turns until the node's own tick does."""
+    while True:
+        condition.turned()
+        await asyncio.sleep(TURN_S)
 
 
 def main() -> int:

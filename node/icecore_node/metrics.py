@@ -23,7 +23,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from icecore.process.status_page import Pages, Probe
+from icecore.process.status_page import Pages, Probe, has_started
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _LONG_SECONDS = (0.1, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
@@ -309,13 +309,17 @@ def _partition_gauges(partitions: Iterable[PartitionSample]) -> Iterator[GaugeMe
     yield from (starts, watermarks, ends, leads, isr, under, lag)
 
 
-def pages(metrics: NodeMetrics, live: Probe, ready: Probe) -> Pages:
+def pages(metrics: NodeMetrics, live: Probe, ready: Probe, started: Probe = has_started) -> Pages:
     """Return the pages of a node, with metrics of its process. Call it once for a registry."""
     # Else each has a second series beside it, with the time it was made.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     ProcessCollector(registry=metrics.registry)
     PlatformCollector(registry=metrics.registry)
-    return Pages(lambda: generate_latest(metrics.registry), CONTENT_TYPE_LATEST, live, ready)
+
+    def shown() -> bytes:
+        return generate_latest(metrics.registry)
+
+    return Pages(shown, CONTENT_TYPE_LATEST, live, ready, started=started)
 
 
 def _version() -> str:

@@ -334,6 +334,7 @@ class Node:
             adopt(context, table, self._digest_queue, found)
             if found.is_vanished:
                 self._news.report_vanished(found.identity.segment_id)
+        self.condition.is_recovered = True
         listeners = self._listeners
         await listeners.start(self._handlers())
         context.identity.begin(self._folder, listeners.address, listeners.native_address)

@@ -29,6 +29,7 @@ from tests.support.ports import free_port_block
 CLI = [sys.executable, "-m", "icecore.cli"]
 DEV_NODES = 2
 START_TIMEOUT_S = 60
+PAGES = ("/startupz", "/livez", "/readyz", "/")
 
 
 @dataclass(frozen=True)
@@ -372,7 +373,7 @@ def monitors_see_all(coordinator: int, first: int, second: int) -> None:
     """Expected entries of two partitions that both nodes have."""
     ports = [METRICS_PORT_OFFSET + each for each in (coordinator, first, second)]
     for each in ports:
-        assert [_page(each, path)[0] for path in ("/livez", "/readyz", "/")] == [200, 200, 404]
+        assert [_page(each, path)[0] for path in PAGES] == [200, 200, 200, 404]
     shown = _page(ports[0], "/metrics")[1]
     assert 'icecore_cluster_nodes{state="up"} 2.0' in shown
     assert "icecore_cluster_partitions 2.0" in shown

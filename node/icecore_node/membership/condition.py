@@ -1,8 +1,9 @@
-"""Answers for probes: whether a node is alive, whether it is ready, and why not.
+"""Answers for probes: whether a node has started, is alive, is ready, and why not.
 
-Alive: the loop turns, and no write to a disk takes absurdly long. Ready: the coordinator counts on
-this node, heard of it within its lease, and its disk takes records. Nothing in the protocol looks
-at either; they read plain values, and may be asked from another thread.
+Started: its disks are recovered. Alive: the loop turns, and no write to a disk takes absurdly long.
+Ready: the coordinator counts on this node, heard of it within its lease, and its disk takes
+records. Nothing in the protocol looks at any of them; they read plain values, and may be asked from
+another thread.
 """
 
 from icecore_node.context import NodeContext
@@ -24,10 +25,17 @@ class Condition:
         self.is_leaving = False
         """True once a clean stop began: the node still serves, but other nodes should do without
         it."""
+        self.is_recovered = False
+        """True once the replicas on the disks are known."""
 
     def turned(self) -> None:
         """The loop came around."""
         self._turned_ms = self._context.clock.monotonic_ms()
+
+    def why_not_started(self) -> str:
+        """Return why the node has not started; empty once it has. It does not depend on the
+        coordinator: a node that waits for one must not be started again and again."""
+        return "" if self.is_recovered else "it is recovering its disks"
 
     def why_not_live(self) -> str:
         """Return why the node is not alive; empty while it is."""
@@ -40,7 +48,7 @@ class Condition:
 
     def why_not_ready(self) -> str:
         """Return why the node is not ready; empty while it is."""
-        if why := self.why_not_live():
+        if why := self.why_not_live() or self.why_not_started():
             return why
         if self.is_leaving:
             return "it is stopping"

@@ -14,7 +14,7 @@ class Asked:
     """The status that the page shows, as a test wants it."""
 
     def __init__(self) -> None:
-        self.live = self.ready = ""
+        self.live = self.ready = self.started = ""
         self.is_late = False
 
     def metrics(self) -> bytes:
@@ -30,7 +30,9 @@ def asked() -> Asked:
 
 @pytest.fixture
 def server(asked: Asked) -> Iterator[StatusServer]:
-    pages = Pages(asked.metrics, "text/x", lambda: asked.live, lambda: asked.ready)
+    pages = Pages(
+        asked.metrics, "text/x", lambda: asked.live, lambda: asked.ready, lambda: asked.started
+    )
     server = StatusServer(pages, "127.0.0.1:0")
     yield server
     server.stop()
@@ -49,7 +51,11 @@ def get(server: StatusServer, path: str, method: str = "GET") -> tuple[int, byte
 def test_pages(server: StatusServer, asked: Asked) -> None:
     assert get(server, "/metrics") == (200, b"up 1\n")
     assert get(server, "/metrics?name=up") == (200, b"up 1\n")
-    assert get(server, "/livez") == get(server, "/readyz") == (200, b"ok\n")
+    probes = ("/startupz", "/livez", "/readyz")
+    assert {get(server, each) for each in probes} == {(200, b"ok\n")}
+    asked.started = "it is recovering its disks"
+    assert get(server, "/startupz") == (503, b"it is recovering its disks\n")
+    asked.started = ""
     asked.ready = "its disk is full"
     assert get(server, "/livez") == (200, b"ok\n")
     assert get(server, "/readyz") == (503, b"its disk is full\n")

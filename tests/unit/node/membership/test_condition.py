@@ -33,6 +33,7 @@ class World:
         self.lease = Lease(self.clock)
         context: Any = self
         self.condition = Condition(context, self.lease, self.news)
+        self.condition.is_recovered = True
 
     def heartbeat(self) -> None:
         self.lease.renew(self.lease.heartbeat())
@@ -72,6 +73,19 @@ def test_without_a_lease_it_is_alive_but_not_ready(world: World) -> None:
     world.heartbeat()
     assert world.condition.why_not_ready() == ""
     assert "has not heard of it" in World().condition.why_not_ready()  # not registered yet
+
+
+def test_a_node_that_recovers_has_not_started_but_is_alive(world: World) -> None:
+    world.condition.is_recovered = False
+    assert world.condition.why_not_started() == "it is recovering its disks"
+    assert world.condition.why_not_live() == ""
+    assert world.condition.why_not_ready() == world.condition.why_not_started()
+    world.condition.is_recovered = True
+    assert world.condition.why_not_started() == world.condition.why_not_ready() == ""
+
+
+def test_a_start_does_not_wait_for_the_coordinator() -> None:
+    assert World().condition.why_not_started() == ""
 
 
 def test_full_and_stopping(world: World) -> None:
