@@ -10,6 +10,7 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 WAIT_WORKERS ?= 3
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/icecore
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 SEEDS   ?= 100
 SEED    ?=
 ONLY    ?=
@@ -23,7 +24,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
-	setup-etcd setup-minio setup-spark sim sim-mutants model chaos fuzz clean
+	setup-etcd setup-minio setup-spark release check-release image test-docker lock sim sim-mutants model chaos fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +137,27 @@ setup-demo: setup
 	@test "$(DEMO_SPARK)" = 0 || $(PY) -c 'import pyspark, matplotlib' 2>/dev/null || \
 		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]' || \
 		{ echo 'Spark could not be installed: DEMO_SPARK=0 leaves it out' >&2; exit 1; }
+
+release: setup ## wheel, source archive, chart and their digests into dist/; two builds of a commit are equal
+	$(PY) scripts/build_release.py dist
+
+# Installs from a package index, as users do. PYTHONS="python3.12 /opt/py313/bin/python", SPARK=1 too.
+check-release: release ## install the wheel into empty environments and use it: PYTHONS="…", SPARK=1
+	$(PY) scripts/check_release.py dist/icecore-*.whl $(or $(PYTHONS),$(PYTHON)) $(if $(SPARK),--spark)
+
+# BUILD_OPTIONS goes to `docker build`: --build-arg PYTHON_IMAGE=…, --network host.
+image: release ## build the container image with Docker: IMAGE=icecore:0.1.0, BUILD_OPTIONS="…"
+	docker build --file docker/Dockerfile --tag $(or $(IMAGE),icecore:$(VERSION)) $(BUILD_OPTIONS) \
+		--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null) .
+
+test-docker: setup ## build the image and use it, where a Docker daemon answers: BUILD_OPTIONS as above
+	BUILD_OPTIONS='$(BUILD_OPTIONS)' $(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_image.py
+
+lock: setup ## choose the exact libraries of the image again, with their digests: docker/requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	$(PY) -m uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate \
+		--python-version 3.13 --python-platform x86_64-manylinux_2_28 \
+		--extra server --extra tier --output-file docker/requirements.lock pyproject.toml
 
 sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 	$(PY) -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

@@ -50,6 +50,7 @@ class LocalCluster:
         config_path: A configuration file for all processes; not together with settings.
         host: Name or IP address to listen on.
         advertise: Name or IP address that clients and processes connect to; empty = ``host``.
+            Nodes have no native port then, so ``base_port`` and the next ones are all there are.
         insecure_bind: Allow a ``host`` that is not loopback.
         tier_url: Object store of all nodes; empty = as the configuration says.
         with_metrics: Serve metrics, at ``base_port + 100``, and ``+ node id`` of nodes.
@@ -210,7 +211,8 @@ class LocalCluster:
         if section == "node":
             command += ["--coordinator", self.bootstrap]
             if self._advertised:
-                command += ["--advertise", self._reached(member)]
+                # One port is what others can reach: in a container it is published.
+                command += ["--advertise", self._reached(member), "--transport", "grpc"]
         if member.metrics_listen:
             command += ["--metrics", member.metrics_listen]
         with member.log_path.open("ab") as log:

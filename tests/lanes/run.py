@@ -35,6 +35,8 @@ _POLL_S = 0.5
 
 COMPUTING = ("unit", "scenarios", "conformance", "model", "chaos", "lanes", "simulation")
 WAITING = ("cluster", "spark")
+ELSEWHERE = ("deploy",)
+"""In no lane: they need a Docker daemon or a Kubernetes, and have commands of their own."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ SERVERS: Mapping[str, type[Settings]] = {
 }
 TOP_FOLDERS = (
     *("icecore", "replication", "node", "coordinator", "proto", "tests", "benchmarks", "examples"),
-    *("scripts", "docs", ".ci", "docker", "pyspark_icecore"),
+    *("scripts", "docs", ".ci", "docker", "helm", "pyspark_icecore"),
 )
 _PATH = re.compile(r"(?<![\w./<>{}*-])(?:[\w.*-]+/)*[\w*.-]*[\w*-]\.(?:py|proto|md)\b(?![/\w])")
 _FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")

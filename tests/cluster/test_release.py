@@ -1,0 +1,34 @@
+"""Two builds of one commit are the same files, wherever and by whomever they are made."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS = "1700000000"
+
+
+def build(folder: Path, umask: int) -> dict[str, str]:
+    """Build a release. Returns the digest of each of its files."""
+    subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "build_release.py"), str(folder)],
+        env={**os.environ, "SOURCE_DATE_EPOCH": SECONDS},
+        umask=umask,
+        check=True,
+        capture_output=True,
+    )
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_two_builds_are_equal_byte_for_byte(tmp_path: Path) -> None:
+    first, second = build(tmp_path / "first", 0o022), build(tmp_path / "second", 0o077)
+    assert first == second
+    assert {name.split("-")[0] for name in first} == {"icecore", "SHA256SUMS"}
+    endings = {Path(name).suffix for name in first}
+    assert {".whl", ".gz"} <= endings
+    told = (tmp_path / "first" / "SHA256SUMS").read_text().splitlines()
+    assert {line.split()[1]: line.split()[0] for line in told} == {
+        name: digest for name, digest in first.items() if name != "SHA256SUMS"
+    }
