@@ -268,7 +268,7 @@ class Coordinator:
         await self.ledger.decide_each(missing, lambda _, change: change)
         self._versions.load()
         self.ledger.subscribe(self._on_change)
-        self.ledger.tell_full(self._on_full)
+        self.ledger.on_full = self._on_full
         self._retention.start()
         self.tiering.local.start()
         self._sessions.start()

@@ -90,7 +90,8 @@ class Ledger:
         self._news = asyncio.Event()
         self._listeners: list[Callable[[Change], None]] = []
         self._count: Callable[[], None] = _nothing
-        self._tell_full: Callable[[str], None] = _untold
+        self.on_full: Callable[[str], None] = _untold
+        """Called with the reason whenever the store has no room for a change."""
 
     async def open(self) -> None:
         """Become the writer, read everything, name the cluster if it is new."""
@@ -116,10 +117,6 @@ class Ledger:
     def count_by(self, count: Callable[[], None]) -> None:
         """Call ``count`` before each decision: it moves ``ClusterState.counted_ms``."""
         self._count = count
-
-    def tell_full(self, tell: Callable[[str], None]) -> None:
-        """Call ``tell`` with the reason whenever the store has no room for a change."""
-        self._tell_full = tell
 
     async def decide(self, decision: Decision) -> Change:
         """Commit what ``decision`` makes of the newest state; an empty change commits nothing.
@@ -258,7 +255,7 @@ class Ledger:
             raise NotCoordinatorError(f"this coordinator has stopped: {error.message}") from error
         except OutOfSpaceError as error:  # it takes no changes for now, and has changed nothing
             self.full = error.message
-            self._tell_full(error.message)
+            self.on_full(error.message)
             raise
         except IcecoreError as error:
             self.end(error)

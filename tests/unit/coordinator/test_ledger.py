@@ -203,7 +203,7 @@ async def test_a_person_is_told_while_the_store_is_full(database: SqliteDatabase
     store = Full(database)
     store.has_room = True
     ledger, told = Ledger(store, SystemRng()), list[str]()
-    ledger.tell_full(told.append)
+    ledger.on_full = told.append
     await ledger.open()
     store.has_room = False
     for _ in range(2):
