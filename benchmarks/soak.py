@@ -31,6 +31,7 @@ from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
 from benchmarks.runner import progress
 from benchmarks.soak_load import KEEP_S_MAX, TOPIC, Counts, Load, create_topics
+from icecore import extras
 from icecore.dev import LocalCluster
 
 EVERY_S = 10.0
@@ -250,6 +251,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.minutes <= 0 or options.records_per_s <= 0:
         parser.error("--minutes and --records-per-s must be positive")
+    if options.spark:
+        extras.check("spark")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="icecore-soak-", dir=options.folder) as folder:
         seconds = 60 * options.minutes

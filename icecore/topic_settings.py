@@ -169,7 +169,7 @@ class TopicSettings:
     )
     replication_factor: int | None = _row(
         SettingKind.COUNT,
-        "Copies of each segment.",
+        "Copies of each segment; sealed ones follow when it is altered.",
         low=1,
         high=32,
         default="3, or fewer where fewer nodes are up",

@@ -58,6 +58,7 @@ from icecore_coordinator.state.records import (
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.admission import NodeAdmission
+from icecore_coordinator.work.copies.altered_topics import AlteredTopics
 from icecore_coordinator.work.copies.auditor import Auditor
 from icecore_coordinator.work.copies.balancing import Balancer
 from icecore_coordinator.work.copies.leaving import LeadershipHandOver
@@ -163,6 +164,7 @@ class Coordinator:
         self._naming = ProducerNaming(self.ledger, ports.calls, self.live, clock, timing)
         self.tiering = TieringScheduler(ports, self._jobs.spawn)
         self._retention = RetentionScheduler(ports, rolls)
+        self._altered = AlteredTopics(ports, rolls)
         self._reclaimer = Reclaimer(
             ports, rolls, self._sessions.usage, self.tiering.local.free, reclaim_slack_bytes
         )
@@ -270,6 +272,7 @@ class Coordinator:
         self.ledger.subscribe(self._on_change)
         self.ledger.on_full = self._on_full
         self._retention.start()
+        self._altered.start()
         self.tiering.local.start()
         self._sessions.start()
         for address in (listen, *([native(native_listen)] if native_listen else [])):
@@ -359,6 +362,7 @@ class Coordinator:
                 "retain",
                 self._counted.store,
                 self._retention.look,
+                self._altered.look,
                 self._surplus.look,
                 self._reclaimer.look,
                 every_ms=t.audit_ms,

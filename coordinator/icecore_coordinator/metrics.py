@@ -62,7 +62,9 @@ class CoordinatorPages:
 
     def pages(self) -> Pages:
         """For the server."""
-        return Pages(self._metrics, CONTENT_TYPE_LATEST, self.why_dead, self.why_not, self.role)
+        return Pages(
+            self._metrics, CONTENT_TYPE_LATEST, self.why_dead, self.why_not, role=self.role
+        )
 
     def role(self) -> str:
         """Return one word for monitors: ``active`` or ``standby``. Raises TimeoutError."""

@@ -37,10 +37,10 @@ class Pages:
     """Returns why the process must be started anew."""
     ready: Probe
     """Returns why the process should get no requests at the moment."""
-    role: Callable[[], str] = lambda: "ok"
-    """Returns a word for the answer of one that is ready."""
     started: Probe = has_started
     """Returns why the process has not started yet; until then nobody should ask the others."""
+    role: Callable[[], str] = lambda: "ok"
+    """Returns a word for the answer of one that is ready."""
 
 
 class _PageServer(ThreadingHTTPServer):

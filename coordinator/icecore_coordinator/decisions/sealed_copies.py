@@ -84,6 +84,32 @@ def disagreeing(record: SegmentRecord) -> tuple[NodeId, ...]:
     return tuple(sorted(reports)) if len(set(reports.values())) > 1 else ()
 
 
+# --- replication factor ---------------------------------------------------------------------------
+
+
+def take_factor(state: ClusterState, segment_id: SegmentId) -> Change:
+    """Let a sealed segment have as many copies as its topic has by now.
+
+    Repairs and drops go by the record of the segment, and find what it lacks or has too much of.
+    A topic that is deleted changes nothing any more.
+    """
+    record = state.segments.get(segment_id)
+    if record is None or record.segment.state != SegmentState.SEALED:
+        return Change()
+    segment, topic = record.segment, state.topics.get(record.segment.topic_id)
+    if topic is None or not topic.is_live:
+        return Change()
+    factor = topic.settings.replication_factor
+    if factor == segment.settings.replication_factor:
+        return Change()
+    settings = replace(
+        segment.settings,
+        replication_factor=factor,
+        min_insync_replicas=topic.settings.min_insync_replicas,
+    )
+    return Change((updated_segment(record, {"settings": settings}),))
+
+
 # --- surplus --------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ def test_a_folder_of_a_node_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"endpoints": "a:2379,b"}, "'b' is not an address"),
+        ({"endpoints": "a:2379,b"}, "'b' is not host:port"),
         ({"endpoints": "a:2379;b:2379"}, "is not an address"),
         ({"endpoints": " , "}, "names no member"),
         ({"endpoints": "https://a:1,b:1"}, "with and without https"),

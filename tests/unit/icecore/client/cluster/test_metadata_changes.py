@@ -69,9 +69,7 @@ class Coordinator:
         ledger = cast(Any, SimpleNamespace(state=self.state))
         names = (path.rpartition("/")[2] for path in ADMIN)
         others = {name: UNUSED for name in names if name != "GetMetadata"}
-        admin = AdminService(
-            ledger, UNUSED, UNUSED, UNUSED, UNUSED, describer, self.versions, UNUSED, others
-        )
+        admin = AdminService(ledger, *[UNUSED] * 5, describer, self.versions, UNUSED, others)
         mirroring = TopicMirroring(self.state, self.versions, describer)
         self._handlers: dict[str, Any] = {
             **admin.handlers().unary,
