@@ -21,7 +21,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 with as_one_line("icecore-coordinator", "server"):
     from icecore.errors import (
         ConfigurationError,
+        IcecoreError,
         NotCoordinatorError,
+        OutOfSpaceError,
         StorageError,
         SupersededError,
     )
@@ -39,6 +41,7 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore_coordinator.election.etcd_ballot import EtcdBallot
     from icecore_coordinator.metrics import CoordinatorPages
     from icecore_coordinator.standby import StandbyCoordinator
+    from icecore_coordinator.stores.etcd_follower import EtcdFollower
     from icecore_coordinator.stores.etcd_store import EtcdStore
     from icecore_coordinator.stores.metadata_store import MetadataStore
     from icecore_coordinator.stores.store_choice import member_of, open_store
@@ -80,6 +83,7 @@ class Roles:
         self._suspended: SuspendedCoordinator | None = None
         self._standby: StandbyCoordinator | None = None
         self._elector: Elector | None = None
+        self._follower: EtcdFollower | None = None
         self._is_shown = False
 
     async def run(self) -> None:
@@ -103,6 +107,7 @@ class Roles:
             self._coordinator.ledger.lose()  # it changes nothing more: now another one may
         if self._elector is not None:
             await self._elector.stop()
+        await self._end_following()
         for role in (self._standby, self._coordinator, self._suspended):
             if role is not None:
                 await role.stop()
@@ -152,10 +157,17 @@ class Roles:
                 await standby.start(self._address, self._settings.native_listen)
             self._show()
             event(_log, logging.INFO, "standing_by", active=self._active_address)
+            self._follower = EtcdFollower(self._settings.etcd)
+            self._follower.start()
             if not await self._until(elector.elected.wait()):
                 return False
         await standby.stop()
         return True
+
+    async def _end_following(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            await follower.stop()
 
     # --- coordinator ----------------------------------------------------------------------------
 
@@ -167,13 +179,17 @@ class Roles:
         coordinator = self._coordinator = self._make()
         try:
             await coordinator.start(self._address, self._settings.native_listen)
-        except (StorageError, SupersededError, NotCoordinatorError) as error:
-            if self._elector is None:
+        except IcecoreError as error:
+            if self._elector is None or isinstance(error, ConfigurationError):
+                raise
+            if not self._is_shown and isinstance(error, OutOfSpaceError):
                 raise
             coordinator.ledger.end(error)
         else:
             self._address = coordinator.address
             self._show()
+        finally:
+            await self._end_following()
         if not await self._until(self._while_elected(coordinator.ledger.lost.wait())):
             return False
         ledger = coordinator.ledger
@@ -214,7 +230,7 @@ class Roles:
         settings = self._settings
         return Coordinator(
             self._net,
-            self._store(),
+            self._store(self._follower),
             SystemClock(),
             SystemRng(),
             settings.waits,
@@ -224,10 +240,10 @@ class Roles:
             may_act=_always if self._elector is None else self._elector.is_sure,
         )
 
-    def _store(self) -> MetadataStore:
+    def _store(self, follower: EtcdFollower | None = None) -> MetadataStore:
         folder = Path(self._settings.data)
         with opening(folder):
-            return open_store(folder, self._settings.etcd, SystemRng())
+            return open_store(folder, self._settings.etcd, SystemRng(), follower)
 
     # --- what others see ------------------------------------------------------------------------
 

@@ -70,6 +70,10 @@ _IS_TOO_LARGE: Final = (
 )
 
 
+class CompactedError(StorageError):
+    """etcd has shortened its history: changes from that revision on are not told any more."""
+
+
 class EtcdAnswer(NamedTuple):
     """An answer, and whether the call may have been carried out before it, too."""
 
@@ -100,6 +104,11 @@ class EtcdClient:
         revision of etcd. Raises as ``txn``."""
         request = RangeRequest(key=key, range_end=range_end, limit=limit, revision=revision)
         return (await self._call(_RANGE, request)).message
+
+    async def count(self, key: bytes, range_end: bytes) -> int:
+        """Return how many keys there are from ``key`` to below ``range_end``. Raises as ``txn``."""
+        request = RangeRequest(key=key, range_end=range_end, count_only=True)
+        return int((await self._call(_RANGE, request)).message.count)
 
     async def txn(
         self, conditions: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
@@ -146,7 +155,8 @@ class EtcdClient:
                 time again.
 
         Raises:
-            StorageError: It broke, or history begins later; the next watch asks another member.
+            CompactedError: History begins later.
+            StorageError: It broke; the next watch asks another member.
             ConfigurationError: As ``txn``.
         """
         member = self._members[self._at]
@@ -187,6 +197,8 @@ class EtcdClient:
             answer = reading.result()
         finally:
             reading.cancel()
+        if answer is not grpc.aio.EOF and answer.compact_revision:
+            raise CompactedError("etcd has shortened its history")
         if answer is grpc.aio.EOF or answer.canceled:
             why = "" if answer is grpc.aio.EOF else answer.cancel_reason
             raise StorageError(f"a watch has ended: {why or 'its member stops'}")
@@ -315,6 +327,8 @@ class EtcdClient:
         said, user = _details(error), self._settings.user
         if "database space exceeded" in said:
             return OutOfSpaceError(_FULL)
+        if "required revision has been compacted" in said:
+            return CompactedError("etcd has shortened its history")
         if _NO_LEASE in said:
             return StorageError(_NO_LEASE)
         if any(limit in said for limit in _LIMITS):

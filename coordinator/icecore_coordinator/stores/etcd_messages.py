@@ -24,6 +24,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "KeyValue": {
         "key": (1, "bytes"),
         "create_revision": (2, "int64"),
+        "mod_revision": (3, "int64"),
         "version": (4, "int64"),
         "value": (5, "bytes"),
     },
@@ -32,11 +33,13 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "range_end": (2, "bytes"),
         "limit": (3, "int64"),
         "revision": (4, "int64"),
+        "count_only": (9, "bool"),
     },
     "RangeResponse": {
         "header": (1, "ResponseHeader"),
         "kvs": (2, "repeated KeyValue"),
         "more": (3, "bool"),
+        "count": (4, "int64"),
     },
     "PutRequest": {"key": (1, "bytes"), "value": (2, "bytes"), "lease": (3, "int64")},
     "DeleteRangeRequest": {"key": (1, "bytes"), "range_end": (2, "bytes")},

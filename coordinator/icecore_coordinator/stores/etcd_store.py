@@ -18,7 +18,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError, SupersededError
@@ -27,6 +27,8 @@ from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_client import EtcdClient
+from icecore_coordinator.stores.etcd_follower import EtcdFollower
+from icecore_coordinator.stores.etcd_head import FORMAT, EtcdHead
 from icecore_coordinator.stores.etcd_messages import (
     delete,
     delete_all,
@@ -36,12 +38,16 @@ from icecore_coordinator.stores.etcd_messages import (
     put,
     read,
 )
+from icecore_coordinator.stores.followed_records import (
+    HEAD,
+    RECORDS,
+    FollowedRecords,
+    stored_of,
+)
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 
 _log = logging.getLogger(__name__)
 
-FORMAT: Final = 1
-"""The form of everything below the prefix."""
 CANDIDATES: Final = b"candidate/"
 """Begin of the keys of an election below the prefix (``election/etcd_ballot.py``)."""
 OPERATIONS_MAX: Final = 128
@@ -54,40 +60,6 @@ Rows = list[tuple[str, str | None]]
 """Keys with what is stored there from now on; None = nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class EtcdHead:
-    """The first row."""
-
-    format: int
-    store: str
-    """Identity of these metadata: made with them, and never altered."""
-    epoch: int
-    holder: str
-    """Made by each holder of the epoch for itself."""
-    revision: int
-    staged: int = 0
-    """Parts of a change that has happened, and that are not all in their places."""
-
-    def encode(self) -> bytes:
-        """As it is stored."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, value: bytes) -> "EtcdHead":
-        """Raises ConfigurationError where it is none of ours."""
-        try:
-            found = json.loads(value)
-            if found["format"] > FORMAT:
-                raise ConfigurationError(
-                    "a later version of icecore wrote these metadata into etcd: run that one"
-                )
-            return cls(**found)
-        except (ValueError, TypeError, KeyError) as error:
-            raise ConfigurationError(
-                f"etcd has a head that is none of icecore's ({error}): give another etcd.prefix"
-            ) from error
-
-
 class EtcdStore:
     """``MetadataStore`` in etcd: one coordinator's handle, with its coordinator epoch.
 
@@ -96,6 +68,7 @@ class EtcdStore:
         rng: Of identities.
         known_store: Identity of the metadata that must be there; empty = any, or none yet.
         remember: Called with the identity of those that this handle is the writer of.
+        follower: Has followed the metadata until now; None = they are read.
     """
 
     def __init__(
@@ -104,15 +77,19 @@ class EtcdStore:
         rng: Rng,
         known_store: str = "",
         remember: Callable[[str], object] = str,
+        follower: EtcdFollower | None = None,
     ) -> None:
         self._client = EtcdClient(settings)
         self._settings = settings
         self._rng = rng
         self._known_store = known_store
         self._remember = remember
+        self._follower = follower
+        self._followed: FollowedRecords | None = None
+        """All records, until the first change by this handle."""
         self._prefix = settings.prefix.encode()
-        self._head_key = self._prefix + b"head"
-        self._records = self._prefix + b"record/"
+        self._head_key = self._prefix + HEAD
+        self._records = self._prefix + RECORDS
         self._staged_keys = self._prefix + b"staged/"
         self._head: EtcdHead | None = None
         self._ahead: dict[str, int] = {}
@@ -145,6 +122,9 @@ class EtcdStore:
             self._remember(mine.store)
             if mine.staged:
                 await self._move_staged()
+            if self._follower is not None:
+                self._followed = await self._follower.hand_over(self._owned())
+                self._ahead = self._followed.ahead if self._followed else {}
         return CoordinatorEpoch(mine.epoch)
 
     async def check(self) -> None:
@@ -165,6 +145,8 @@ class EtcdStore:
 
     async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
         """See ``MetadataStore.scan``."""
+        if self._followed is not None:
+            return self._followed.scan(prefix, after, limit)
         end = end_of(self._key(prefix))
         # A NUL makes the next key: nothing lies between the two.
         begin = self._key(after) + b"\0" if after >= prefix and after else self._key(prefix)
@@ -187,6 +169,7 @@ class EtcdStore:
         """See ``MetadataStore.txn``."""
         async with self._lock:
             head = await self._ready()
+            self._followed = None if puts or deletes else self._followed
             expected = {each.key: each.version for each in compares}
             if len(expected) != len(set(compares)):
                 return False  # two versions of one key
@@ -211,7 +194,7 @@ class EtcdStore:
     ) -> None:
         """See ``MetadataStore.adopt``."""
         async with self._lock:
-            head = self._owned()
+            head, self._followed = self._owned(), None
             gone = set(deletes).difference(each.key for each in puts)
             rows = _rows({each.key: f"{each.version} {each.value}" for each in puts}, gone)
             after = replace(
@@ -223,7 +206,7 @@ class EtcdStore:
 
     async def close(self) -> None:
         """See ``MetadataStore.close``."""
-        self._head = None
+        self._head = self._followed = None
         await self._client.close()
 
     # --- the head -------------------------------------------------------------------------------
@@ -414,13 +397,7 @@ class EtcdStore:
 
     def _stored(self, row: Any) -> Stored:
         key = row.key[len(self._records) :].decode()
-        version, _, value = row.value.decode().partition(" ")
-        stored = Stored(key, value, int(version))
-        if stored.version == row.version:
-            self._ahead.pop(key, None)
-        else:
-            self._ahead[key] = stored.version - row.version
-        return stored
+        return stored_of(key, row, self._ahead)
 
 
 def _rows(puts: Mapping[str, str], deletes: Iterable[str]) -> Rows:

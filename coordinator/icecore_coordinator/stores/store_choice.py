@@ -12,6 +12,7 @@ from typing import Final
 from icecore.errors import ConfigurationError
 from icecore.rpc.ports import Rng
 from icecore_coordinator.config import EtcdSettings
+from icecore_coordinator.stores.etcd_follower import EtcdFollower
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import NODE_FILE, SqliteStore, lock_beside
@@ -23,13 +24,16 @@ ETCD_FILE: Final = "metadata.etcd.json"
 """Identity of the metadata in etcd, and where they were last."""
 
 
-def open_store(folder: Path, etcd: EtcdSettings, rng: Rng) -> MetadataStore:
+def open_store(
+    folder: Path, etcd: EtcdSettings, rng: Rng, follower: EtcdFollower | None = None
+) -> MetadataStore:
     """The store that the settings say.
 
     Args:
         folder: Data folder of the coordinator; made if absent.
         etcd: Its settings; without endpoints the store is a file of the folder.
         rng: Of identities.
+        follower: Has followed the metadata in etcd until now, if anybody has.
 
     Raises:
         ConfigurationError: The folder is of no use, or belongs to another kind of store.
@@ -58,7 +62,7 @@ def open_store(folder: Path, etcd: EtcdSettings, rng: Rng) -> MetadataStore:
         if store != known:
             _write(identity, {"store": store, "endpoints": etcd.endpoints, "prefix": etcd.prefix})
 
-    return EtcdStore(etcd, rng, known, remember)
+    return EtcdStore(etcd, rng, known, remember, follower)
 
 
 def member_of(folder: Path, rng: Rng) -> str:

@@ -1,0 +1,110 @@
+"""Follows the metadata in etcd while another coordinator changes them.
+
+So a take-over reads nothing: it waits until its own head has come by the watch, for then everything
+before it has. Where that is not certain all is read again; nothing depends on the watch but time.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from icecore.errors import IcecoreError, StorageError
+from icecore.process.log import event
+from icecore_coordinator.config import EtcdSettings
+from icecore_coordinator.stores.etcd_client import CompactedError, EtcdClient
+from icecore_coordinator.stores.etcd_head import EtcdHead
+from icecore_coordinator.stores.etcd_messages import end_of
+from icecore_coordinator.stores.followed_records import RECORDS, FollowedRecords
+
+_log = logging.getLogger(__name__)
+_ROWS_PER_PAGE: Final = 1_000
+_RETRY_S: Final = 0.5
+_BARRIER_S: Final = 1.0
+"""A take-over waits so long for the watch; to read a small cluster again takes less."""
+
+
+class EtcdFollower:
+    """Keeps ``records`` up to date. ``start``, then ``stop``.
+
+    Args:
+        settings: Where etcd is, and who asks.
+    """
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        self._client = EtcdClient(settings)
+        self._prefix = settings.prefix.encode()
+        self._silence_s = settings.session_ms / 2000
+        self._records = FollowedRecords(self._prefix)
+        self._revision = 0
+        """etcd's, up to which everything was told; 0 = all has to be read."""
+        self._moved = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Follow no more. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    async def hand_over(self, head: EtcdHead) -> FollowedRecords | None:
+        """Return all records as of this head, which nobody replaces meanwhile; None = they are not
+        known for certain. Raises as ``EtcdClient.range``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BARRIER_S):
+                while self._revision == 0 or self._records.head != head:
+                    self._moved.clear()
+                    await self._moved.wait()
+                count = await self._client.count(
+                    self._prefix + RECORDS, end_of(self._prefix + RECORDS)
+                )
+                if count == len(self._records):
+                    return self._records
+        return None
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                if self._revision == 0:
+                    await self._read_all()
+                await self._watch()
+            except CompactedError:
+                self._revision = 0
+            except IcecoreError as error:
+                event(_log, logging.INFO, "metadata_not_followed", error=error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _read_all(self) -> None:
+        """Read page by page, all as of the revision of the first one."""
+        self._records.begin()
+        begin, end, revision = self._prefix, end_of(self._prefix), 0
+        while True:
+            answer = await self._client.range(begin, end, _ROWS_PER_PAGE, revision)
+            revision = revision or answer.header.revision
+            self._records.load(answer.kvs)
+            if not answer.more:
+                break
+            begin = answer.kvs[-1].key + b"\0"
+        self._revision = revision
+        event(_log, logging.INFO, "metadata_followed", records=len(self._records))
+        self._moved.set()
+
+    async def _watch(self) -> None:
+        """Take what is told until the watch breaks. Raises StorageError."""
+        changes = self._client.watch(
+            self._prefix, end_of(self._prefix), self._revision + 1, self._silence_s
+        )
+        async with contextlib.aclosing(changes):
+            async for answer in changes:
+                if not answer.events:
+                    continue
+                if not self._records.change(answer.events):
+                    self._revision = 0
+                    raise StorageError("a change is missing in what etcd has told")
+                self._revision = answer.events[-1].kv.mod_revision
+                self._moved.set()

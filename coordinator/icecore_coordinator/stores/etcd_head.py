@@ -1,0 +1,44 @@
+"""The first row of metadata in etcd: their identity, their writer, and the count of changes."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from icecore.errors import ConfigurationError
+
+FORMAT: Final = 1
+"""The form of everything below the prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdHead:
+    """The first row."""
+
+    format: int
+    store: str
+    """Identity of these metadata: made with them, and never altered."""
+    epoch: int
+    holder: str
+    """Made by each holder of the epoch for itself."""
+    revision: int
+    staged: int = 0
+    """Parts of a change that has happened, and that are not all in their places."""
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, value: bytes) -> "EtcdHead":
+        """Raises ConfigurationError where it is none of ours."""
+        try:
+            found = json.loads(value)
+            if found["format"] > FORMAT:
+                raise ConfigurationError(
+                    "a later version of icecore wrote these metadata into etcd: run that one"
+                )
+            return cls(**found)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(
+                f"etcd has a head that is none of icecore's ({error}): give another etcd.prefix"
+            ) from error
