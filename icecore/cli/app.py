@@ -7,7 +7,6 @@ on stderr that says what to do, or a JSON object with ``--json``; a traceback me
 
 import contextlib
 import errno
-import json as json_text
 import os
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typer.main import get_command
 import icecore
 from icecore.cli import profiles
 from icecore.cli.commands import Commands
-from icecore.cli.output import SCHEMA, Output
+from icecore.cli.output import Output, use_utf8
 from icecore.cli.session import CommandSession
 from icecore.errors import (
     IcecoreError,
@@ -124,11 +123,12 @@ def _hoist_globals(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its status."""
     open_standard_streams()
+    use_utf8()
     tune_process()
     words = _hoist_globals(sys.argv[1:] if arguments is None else arguments)
     is_json = "--json" in words
     try:
-        status = _run(words)
+        status = _run(words, is_json=is_json)
         sys.stdout.flush()  # here, where a full disk can still be reported
     except typer.Abort:
         _fail("nothing was done", EXIT_ERROR, is_json=is_json)
@@ -136,6 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("interrupted", EXIT_INTERRUPTED, is_json=is_json)
     except IcecoreError as error:
         _fail(_sentence(error), _status_of(error), reason=error.reason, is_json=is_json)
+    except UnicodeError as error:  # of an argument: what is read is decoded where it is read
+        _fail(f"something that was given is not UTF-8: {error}", EXIT_USAGE, is_json=is_json)
     except OSError as error:
         if error.errno != errno.EPIPE:
             _drop_output()
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(status)
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], *, is_json: bool) -> int:
     """The status of a command that did not fail."""
     command: Any = get_command(app)
     if _COMPLETE in os.environ:
@@ -159,9 +161,20 @@ def _run(words: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except _USAGE_ERROR as error:
+        status = int(error.exit_code)
+        if is_json:
+            _fail(_usage_of(error), status, reason="USAGE", is_json=True)
         error.show()
-        return int(error.exit_code)
+        return status
     return 0
+
+
+def _usage_of(error: Any) -> str:
+    """One sentence; a command without arguments is answered with its whole help elsewhere."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return f"{error.ctx.command_path} needs a command or arguments: see its --help"
+    message: str = error.format_message()
+    return message
 
 
 def _status_of(error: IcecoreError) -> int:
@@ -187,10 +200,6 @@ def _drop_output() -> None:
 def _fail(
     message: str, status: int = EXIT_ERROR, *, reason: str = "FAILED", is_json: bool = False
 ) -> NoReturn:
-    if is_json:
-        error = {"reason": reason, "message": message, "status": status}
-        text = json_text.dumps({"schema": SCHEMA, "error": error}, ensure_ascii=False)
-        print(text, file=sys.stderr)
-    else:
-        Output(is_json=False, is_quiet=False).error(message)
+    with contextlib.suppress(OSError):  # nobody reads it any more, or its disk is full
+        Output(is_json=is_json, is_quiet=False).failure(message, status, reason)
     sys.exit(status)

@@ -15,10 +15,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+
+def use_utf8() -> None:
+    """Print UTF-8 into files and pipes, whatever the locale: JSON has no other form. What is no
+    text, as some names of files, is printed as JSON escapes it (``\\udce9``)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            encoding = None if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
 
 SCHEMA = 1
 """Version of all JSON documents. It changes when a field goes away or means something else."""
@@ -30,6 +41,7 @@ class Output:
     """Output of one command; ``is_json`` says whether a program reads it."""
 
     def __init__(self, *, is_json: bool, is_quiet: bool) -> None:
+        self._has_json_errors = is_json
         self.is_json = is_json or not sys.stdout.isatty()
         self.is_quiet = is_quiet
 
@@ -103,6 +115,16 @@ class Output:
     def error(self, text: str) -> None:
         """One line on stderr, always."""
         print(f"icecore: {text}", file=sys.stderr, flush=True)
+
+    def failure(self, text: str, status: int, reason: str = "FAILED") -> None:
+        """Why the command ends with this status: one line on stderr, a JSON object with
+        ``--json``."""
+        if not self._has_json_errors:
+            self.error(text)
+            return
+        error = {"reason": reason, "message": text, "status": status}
+        document = json.dumps({"schema": SCHEMA, "error": error}, ensure_ascii=False)
+        print(document, file=sys.stderr, flush=True)
 
     def progress(self, *, is_shown: bool = True) -> "Progress":
         """A progress display on stderr that shows nothing where nobody would see it move."""

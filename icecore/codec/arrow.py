@@ -14,8 +14,8 @@ from icecore.extras import explained
 
 with explained():
     import pyarrow as pa
-    import pyarrow.compute as pc
 
+from icecore.codec.arrow_rows import HEADERS, MILLIS, TAGS, column_as
 from icecore.codec.batch import Codec, LeaderFlag, ProducerFlag
 from icecore.codec.columns import (
     BatchColumns,
@@ -30,17 +30,14 @@ from icecore.codec.hashes import hash_alike, header_hashes
 from icecore.codec.record import Parts, bits_of, finish
 from icecore.errors import InvalidRequestError
 
-_MILLIS = pa.timestamp("ms", "UTC")
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_TAGS, _HEADERS = pa.list_(pa.string()), pa.list_(_HEADER)
 _FIELDS = [
     pa.field("offset", pa.int64()),
-    pa.field("timestamp", _MILLIS),
-    pa.field("append_timestamp", _MILLIS),
+    pa.field("timestamp", MILLIS),
+    pa.field("append_timestamp", MILLIS),
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
-    pa.field("tags", _TAGS),
-    pa.field("headers", _HEADERS),
+    pa.field("tags", TAGS),
+    pa.field("headers", HEADERS),
     pa.field("partition", pa.int32()),
     pa.field("schema_id", pa.int64()),
     pa.field("topic", pa.string()),
@@ -53,19 +50,6 @@ TOPIC_COLUMNS = (*COLUMNS, "partition")
 """Default columns for the records of one topic."""
 TOPICS_COLUMNS = (*TOPIC_COLUMNS, "topic")
 """Default columns for the records of several topics."""
-
-
-_WANTED = {
-    "timestamp_ms": pa.int64(),
-    "timestamp": _MILLIS,
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "tags": _TAGS,
-    "headers": _HEADERS,
-}
-"""The columns of records to be encoded."""
-_NAMES_MAX = 200
-"""Characters of names in a message."""
 
 
 class _Same:
@@ -89,8 +73,8 @@ def _empty_lists(type_: Any, count: int) -> Any:
 
 
 _NO_KEYS = _Same(lambda count: pa.nulls(count, pa.binary()))
-_NO_TAGS = _Same(lambda count: _empty_lists(_TAGS, count))
-_NO_HEADERS = _Same(lambda count: _empty_lists(_HEADERS, count))
+_NO_TAGS = _Same(lambda count: _empty_lists(TAGS, count))
+_NO_HEADERS = _Same(lambda count: _empty_lists(HEADERS, count))
 
 
 # --- from batches -------------------------------------------------------------------------------
@@ -149,9 +133,9 @@ def _column_of(name: str, columns: BatchColumns, partition: int, schema_id: int)
         case "offset":
             return _numbers(pa.int64(), columns.offsets)
         case "timestamp":
-            return _numbers(_MILLIS, columns.timestamps)
+            return _numbers(MILLIS, columns.timestamps)
         case "append_timestamp":
-            return _numbers(_MILLIS, columns.append_timestamps)
+            return _numbers(MILLIS, columns.append_timestamps)
         case "key":
             return _NO_KEYS.first(count) if columns.keys is None else columns.keys.to_arrow()
         case "value":
@@ -185,14 +169,16 @@ def _tags(tags: ListColumn | None, count: int) -> Any:
     if tags is None or tags.values is None:
         return _NO_TAGS.first(count)
     names = tags.values.to_arrow(pa.string()).take(pa.array(tags.items))
-    return _lists(_TAGS, tags, names)
+    return _lists(TAGS, tags, names)
 
 
 def _headers(headers: ListColumn | None, count: int) -> Any:
     if headers is None or headers.values is None:
         return _NO_HEADERS.first(count)
     parts = [headers.items.to_arrow(pa.string()), headers.values.to_arrow()]
-    return _lists(_HEADERS, headers, pa.StructArray.from_arrays(parts, fields=list(_HEADER)))
+    return _lists(
+        HEADERS, headers, pa.StructArray.from_arrays(parts, fields=list(HEADERS.value_type))
+    )
 
 
 def _lists(type_: Any, column: ListColumn, items: Any) -> Any:
@@ -201,79 +187,6 @@ def _lists(type_: Any, column: ListColumn, items: Any) -> Any:
 
 
 # --- to batches ---------------------------------------------------------------------------------
-
-
-def checked(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-    """The columns that ``encode`` looks at, in the types that it wants: it can't refuse them.
-
-    Raises:
-        InvalidRequestError: No ``value``, a column that cannot be cast, a null timestamp, tag or
-            header name, or one name for two columns.
-    """
-    names = rows.schema.names
-    if "value" not in names:
-        known = ", ".join(names)[:_NAMES_MAX] or "none"
-        raise InvalidRequestError(f"there is no column named value; there are: {known}")
-    if not rows.num_rows:
-        raise InvalidRequestError("there are no records")
-    found: dict[str, Any] = {}
-    for name, type_ in _WANTED.items():
-        if names.count(name) > 1:
-            raise InvalidRequestError(f"a record batch has two columns named {name}")
-        if name in names:
-            found[name] = _column(rows, name, type_)
-    times = found.pop("timestamp", None)
-    if "timestamp_ms" not in found:
-        times = pa.repeat(now_ms, rows.num_rows) if times is None else times.cast(pa.int64())
-        found["timestamp_ms"] = times
-    _refuse_null(found["timestamp_ms"], "a time")
-    for name in ("tags", "headers"):
-        if name in found:
-            items, rows_of = found[name].flatten(), pc.list_parent_indices(found[name])
-            _refuse_null(items, f"one of {name}", rows_of)
-            if name == "headers":
-                _refuse_null(items.flatten()[0], "the name of a header", rows_of)
-    return pa.RecordBatch.from_pydict(found)
-
-
-def row_sizes(rows: pa.RecordBatch, label_bytes: int = 0) -> Any:
-    """Bytes of each row of what ``checked`` returned; the same for equal rows wherever they are.
-
-    Args:
-        rows: Of one batch.
-        label_bytes: How much a tag or a header counts beside its own bytes.
-    """
-    sizes = np.zeros(rows.num_rows, np.int64)
-    for name in ("key", "value"):
-        if name in rows.schema.names:
-            sizes += _lengths(rows.column(name))
-    for name in ("tags", "headers"):
-        if name in rows.schema.names:
-            sizes += _list_lengths(rows.column(name), label_bytes)
-    return sizes
-
-
-def _lengths(column: Any) -> Any:
-    found = pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-    return found.astype(np.int64)
-
-
-def _list_lengths(column: Any, label_bytes: int) -> Any:
-    items = column.flatten()
-    parts = items.flatten() if pa.types.is_struct(items.type) else [items]
-    lengths = sum((_lengths(part) for part in parts), np.full(len(items), label_bytes, np.int64))
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    lists = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return ends[lists[1:]] - ends[lists[:-1]]
-
-
-def _refuse_null(array: Any, what: str, rows_of: Any = None) -> None:
-    """Raises InvalidRequestError that names the row; items of lists come with the row of each."""
-    if array.null_count:
-        at = pc.index(array.is_null(), True).as_py()
-        row = at if rows_of is None else rows_of[at].as_py()
-        raise InvalidRequestError(f"row {row}: {what} is null")
 
 
 def encode(
@@ -309,7 +222,7 @@ def encode(
         index.add(np.asarray(offset_deltas, "<i4").tobytes())
         leader_flags = LeaderFlag.COMPACTED
     index.append(np.asarray(millis, "<i8").tobytes())
-    keys = _column(rows, "key", pa.binary()) if "key" in schema else None
+    keys = column_as(rows, "key", pa.binary()) if "key" in schema else None
     if keys is None or keys.null_count == count:
         flags |= ProducerFlag.NO_KEYS
     else:
@@ -317,8 +230,8 @@ def encode(
         hashes = hash_of_keys(keys) if key_hashes is None else key_hashes
         index.add(payload[0])
         index.append(np.asarray(hashes, "<u8").tobytes())
-    _add_arrow(payload, _column(rows, "value", pa.binary()))
-    tags = _column(rows, "tags", _TAGS) if "tags" in schema else None
+    _add_arrow(payload, column_as(rows, "value", pa.binary()))
+    tags = column_as(rows, "tags", TAGS) if "tags" in schema else None
     if tags is None or not len(tags.flatten()):
         flags |= ProducerFlag.NO_TAGS
     else:
@@ -330,7 +243,7 @@ def encode(
         index.extend(names)
         _add_list_offsets(index, tags)
         index.add(encoded.indices.to_numpy().astype("<u4").tobytes())
-    headers = _column(rows, "headers", _HEADERS) if "headers" in schema else None
+    headers = column_as(rows, "headers", HEADERS) if "headers" in schema else None
     hashes_flag: int = ProducerFlag.NO_HEADER_HASHES
     if headers is None or not len(headers.flatten()):
         flags |= ProducerFlag.NO_HEADERS
@@ -349,9 +262,9 @@ def _times(rows: pa.RecordBatch) -> Any:
     """Event times in ms; now where there are none."""
     names = rows.schema.names
     if "timestamp_ms" in names:
-        return _column(rows, "timestamp_ms", pa.int64())
+        return column_as(rows, "timestamp_ms", pa.int64())
     if "timestamp" in names:
-        return _column(rows, "timestamp", _MILLIS).cast(pa.int64())
+        return column_as(rows, "timestamp", MILLIS).cast(pa.int64())
     return pa.repeat(now_ms(), rows.num_rows)
 
 
@@ -371,44 +284,6 @@ def _pairs(headers: Any) -> list[Headers]:
     return [
         tuple((each["key"], each["value"]) for each in row or ()) for row in headers.to_pylist()
     ]
-
-
-def _column(rows: pa.RecordBatch, name: str, type_: Any) -> Any:
-    column = rows.column(name)
-    if column.type == type_:
-        return column
-    if name == "timestamp_ms" and not pa.types.is_integer(column.type):
-        raise InvalidRequestError(f"column {name} is {column.type}, not int64: milliseconds")
-    try:
-        return _cast(column, type_)
-    except pa.ArrowException as error:
-        where = _first_refused(column, type_)
-        raise InvalidRequestError(
-            f"column {name}{where} is {column.type}, which is not taken as {type_}: {error}"
-        ) from error
-
-
-def _cast(column: Any, type_: Any) -> Any:
-    """Times may lose what is less than a millisecond; nothing else may lose anything."""
-    return column.cast(options=pc.CastOptions(type_, allow_time_truncate=True))
-
-
-def _first_refused(column: Any, type_: Any) -> str:
-    """Which row can't be cast; nothing when none of that type can."""
-    low, high = 0, len(column)
-    try:
-        _cast(column.slice(0, 0), type_)
-    except pa.ArrowException:
-        return ""
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            _cast(column.take(pa.array(range(low, middle))), type_)  # a slice has all items
-        except pa.ArrowException:
-            high = middle
-        else:
-            low = middle
-    return f", row {low},"
 
 
 def _no_nulls(array: Any, name: str) -> Any:

@@ -20,7 +20,16 @@ def parse_header(text: str) -> tuple[str, bytes]:
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise typer.BadParameter(f"{text!r} is no header: write NAME=VALUE")
-    return name, value.encode()
+    # Python gives bytes of an argument that are no UTF-8 as surrogates; a value may be any bytes.
+    return _text(name, "the name of a header"), value.encode(errors="surrogateescape")
+
+
+def _text(given: str, what: str) -> str:
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter(f"{what} is not UTF-8: {given!r}") from error
+    return given
 
 
 def parse_base64(text: str) -> bytes:
@@ -35,7 +44,7 @@ def parse_tag(text: str) -> str:
     """A tag; the empty one is a slip of a script."""
     if not text:
         raise typer.BadParameter("a tag is empty")
-    return text
+    return _text(text, "a tag")
 
 
 def parse_time(text: str) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -16,16 +17,23 @@ from icecore.cli.options import TopicName
 from icecore.cli.output import Output, counted
 from icecore.cli.records import produce_options as options
 from icecore.cli.records.acknowledged import Acknowledged
-from icecore.cli.records.line_input import is_typed, name_of, read_lines
+from icecore.cli.records.line_input import (
+    UnreadableInputError,
+    check_sources,
+    is_typed,
+    name_of,
+    read_lines,
+)
 from icecore.cli.records.produce_options import AcksOption, Compression, Format
 from icecore.cli.records.record_lines import RECORDS, LineFormat, TimeUnit, parse_lines
 from icecore.cli.session import session_of
+from icecore.client.produce.batches import SendHandle
 from icecore.client.produce.options import ProducerOptions
-from icecore.client.produce.producer import Producer
+from icecore.client.produce.producer import Producer, limits_of
 from icecore.client.retries import Retry
 from icecore.client.types import RecordMetadata
 from icecore.codec.record import Codec, Record
-from icecore.errors import IcecoreError
+from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
 from icecore.model import Acks
 
 _LOOK_EVERY = 1000
@@ -35,7 +43,7 @@ _GRACE_S = 1.0
 """After Ctrl-C, for what is under way."""
 _SILENCE_S = 3.0
 _YEAR_2000_MS = 946_684_800_000
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def produce(
@@ -92,12 +100,18 @@ def produce(
     }
     producer = Producer(session.bootstrap, **settings)
     sources = files or [Path("-")]
+    failure, status = None, EXIT_FAILED
+    try:
+        check_sources(sources)
+    except UnreadableInputError as error:
+        failure, status = error, EXIT_USAGE
     on_record = _print_offset if offsets else None
     if on_record is None and any(map(is_typed, sources)):
         on_record = partial(_say_offset, session.output)
     ledger = Acknowledged(on_record)
     job = _Job(session.output, topic, sources, form, partition, same_partition, from_line, ledger)
-    _conclude(job, asyncio.run(_produce(job, producer)), is_json=not offsets)
+    end = asyncio.run(_produce(job, producer)) if failure is None else _End(failure, status=status)
+    _conclude(job, end, is_json=not offsets)
 
 
 def _form(input_format: Format, given: LineFormat) -> LineFormat:
@@ -129,12 +143,15 @@ class _End:
 
     failure: IcecoreError | None = None
     is_interrupted: bool = False
+    status: int = EXIT_FAILED
 
 
 async def _produce(job: _Job, producer: Producer) -> _End:
     failure: IcecoreError | None = None
     is_interrupted = False
-    ledger = job.ledger
+    ledger, this = job.ledger, asyncio.current_task()
+    if this is not None:  # who stops us by another signal than Ctrl-C wants to know the same
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     watching = asyncio.ensure_future(_watch(job, producer))
     try:
         await producer.start()
@@ -145,7 +162,7 @@ async def _produce(job: _Job, producer: Producer) -> _End:
         await producer.flush()
     except IcecoreError as error:
         failure = failure or error
-    except asyncio.CancelledError:  # Ctrl-C; a second one is not waited for
+    except asyncio.CancelledError:  # a signal; a second Ctrl-C is not waited for
         is_interrupted = True
     finally:
         watching.cancel()
@@ -166,8 +183,11 @@ async def _send_all(job: _Job, producer: Producer) -> None:
     with job.output.progress(is_shown=is_shown) as progress:
         task = progress.add_task(job.topic, total=None)
         first = job.from_line
+        # Nothing is sent before it is known how large a record may be, and so a line.
+        limits = await limits_of(producer, job.topic)
+        line_bytes_max = job.form.line_bytes_max(limits.record_bytes_max)
         for source in job.sources:
-            async for count in _send(job, producer, source, first):
+            async for count in _send(job, producer, source, first, line_bytes_max):
                 progress.advance(task, count)
                 await job.ledger.settle()
                 if job.ledger.failure is not None:
@@ -175,24 +195,23 @@ async def _send_all(job: _Job, producer: Producer) -> None:
             first = 1
 
 
-async def _send(job: _Job, producer: Producer, source: Path, first: int) -> Any:
+async def _send(
+    job: _Job, producer: Producer, source: Path, first: int, line_bytes_max: int
+) -> Any:
     """Yields how many were sent since the last time."""
     name, number, count = name_of(source), 1, 0
     hints = _Hints(job.output)
-    async for lines in read_lines(source):
+    is_json = job.form.is_ndjson
+    async for lines in read_lines(source, line_bytes_max, first_line=first, is_json=is_json):
         skipped = min(max(0, first - number), len(lines))
         at = number + skipped
         for line, record in parse_lines(lines[skipped:], name, job.form, at):
             hints.look(job.form, record)
-            handle = await producer.send_wait(
-                job.topic,
-                record.value,
-                key=record.key,
-                tags=record.tags,
-                headers=record.headers,
-                timestamp_ms=record.timestamp_ms,
-                partition=record.partition if job.keeps_partition else job.partition,
-            )
+            try:
+                handle = await _send_record(job, producer, record)
+            except InvalidRequestError as error:
+                what = f"{name}, line {line}: {error.message}"
+                raise error_from_reason(error.reason, what, error.metadata) from error
             job.ledger.sent(name, line, handle)
             count += 1
             if count == _LOOK_EVERY:
@@ -201,6 +220,18 @@ async def _send(job: _Job, producer: Producer, source: Path, first: int) -> Any:
         number += len(lines)
         yield count
         count = 0
+
+
+async def _send_record(job: _Job, producer: Producer, record: Record) -> SendHandle:
+    return await producer.send_wait(
+        job.topic,
+        record.value,
+        key=record.key,
+        tags=record.tags,
+        headers=record.headers,
+        timestamp_ms=record.timestamp_ms,
+        partition=record.partition if job.keeps_partition else job.partition,
+    )
 
 
 class _Hints:
@@ -212,7 +243,8 @@ class _Hints:
 
     def look(self, form: LineFormat, record: Record) -> None:
         """A number of seconds taken for milliseconds is a day in January 1970."""
-        if form.time_field and not self._is_said and 0 <= record.timestamp_ms < _YEAR_2000_MS:
+        is_number = form.time_field and not form.has_encodings  # what fetch prints is exact
+        if is_number and not self._is_said and 0 <= record.timestamp_ms < _YEAR_2000_MS:
             self._is_said = True
             self._output.note("there are times before the year 2000: is --time-unit right?")
 
@@ -270,5 +302,8 @@ def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
     if not why:
         job.output.note(f"{counted(ledger.records, 'record')} in {job.topic}")
         return
-    job.output.error(f"{why}; {ledger.sentence(name_of(job.sources[0]), job.from_line)}")
-    raise typer.Exit(EXIT_INTERRUPTED if end.is_interrupted else EXIT_FAILED)
+    status = EXIT_INTERRUPTED if end.is_interrupted else end.status
+    reason = failure.reason if failure is not None else "INTERRUPTED"
+    said = ledger.sentence(name_of(job.sources[0]), job.from_line)
+    job.output.failure(f"{why}; {said}", status, reason)
+    raise typer.Exit(status)

@@ -124,7 +124,8 @@ def _conclude(output: Output, pages: list[LookupPage], took_ms: float) -> None:
         output.note("; ".join(["complete", *said]))
         return
     missing = [each for page in pages for each in page.unavailable]
-    output.error("; ".join(["not complete", *said, *map(why_missing, missing[:3])]))
+    message = "; ".join(["not complete", *said, *map(why_missing, missing[:3])])
+    output.failure(message, EXIT_INCOMPLETE, "NOT_COMPLETE")
     raise typer.Exit(EXIT_INCOMPLETE)
 
 

@@ -6,13 +6,22 @@ understood that way.
 """
 
 import base64
+import codecs
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal, InvalidOperation
+from decimal import MAX_PREC, ROUND_FLOOR, Context, Decimal, InvalidOperation
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
+from icecore.cli.records.json_text import (
+    JsonPart,
+    NotAnObjectError,
+    check_object,
+    items_of,
+    members_of,
+)
 from icecore.cli.records.times import iso_time, parse_time_ms
 from icecore.codec.batch import MAX_TIMESTAMP_MS
 from icecore.codec.record import Record
@@ -34,6 +43,9 @@ _PER_MS = {
     TimeUnit.US: Decimal("0.001"),
     TimeUnit.NS: Decimal("0.000001"),
 }
+_OTHER_FIELDS_BYTES: Final = 1 << 20
+_DIGITS_MAX: Final = 30
+_EXACT: Final = Context(prec=MAX_PREC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +64,23 @@ class LineFormat:
     """Unit of times that are numbers."""
     has_partition: bool = False
     """Whether ``partition`` is that of the record."""
+    has_encodings: bool = False
+    """Whether a field beside a text may say that it is base64, and an empty tag is one."""
     key_separator: str = ""
     """For plain lines: what stands between key and value."""
+
+    def line_bytes_max(self, record_bytes_max: int) -> int:
+        """Longest line that may be a record: JSON escapes a byte by six, and has fields that are
+        not taken."""
+        if self.value_field:
+            return 8 * record_bytes_max + _OTHER_FIELDS_BYTES
+        return record_bytes_max + len(self.key_separator.encode(errors="replace")) + 2
+
+    @property
+    def has_fields(self) -> bool:
+        """Return whether anything but the whole line is taken."""
+        fields = self.key_field, self.value_field, self.headers_field, self.time_field
+        return self.has_partition or any(fields) or bool(self.tag_fields)
 
 
 RECORDS = LineFormat(
@@ -64,6 +91,7 @@ RECORDS = LineFormat(
     headers_field="headers",
     time_field="timestamp",
     has_partition=True,
+    has_encodings=True,
 )
 """Format that :func:`format_record` writes."""
 
@@ -77,7 +105,7 @@ def parse_lines(
     """
     parse = _parse_ndjson if form.is_ndjson else _parse_plain
     for number, line in enumerate(lines, first_number):
-        text = line.rstrip(b"\r\n")
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
         if not text:
             continue
         try:
@@ -90,93 +118,136 @@ def parse_lines(
 def _parse_plain(line: bytes, form: LineFormat) -> Record:
     if not form.key_separator:
         return Record(line)
-    key, separator, value = line.partition(form.key_separator.encode())
+    # Python gives bytes of an argument that are no UTF-8 as surrogates.
+    key, separator, value = line.partition(form.key_separator.encode(errors="surrogateescape"))
     if not separator:
         raise ValueError(f"no key separator {form.key_separator!r} in it")
     return Record(value, key=key)
 
 
 def _parse_ndjson(line: bytes, form: LineFormat) -> Record:
+    line = line.removeprefix(codecs.BOM_UTF8)  # files that were put together have some inside
     try:
-        row = json.loads(line)
+        text = line.decode()
+        if not form.has_fields:
+            check_object(text)
+            return Record(line)
+        row = _Row(members_of(text))
+    except NotAnObjectError as error:
+        raise ValueError("not a JSON object") from error
     except ValueError as error:
         raise ValueError(f"not valid JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise ValueError("not a JSON object")
     record = Record(line)
     if form.value_field:
-        record.value = _bytes_of(row, form.value_field)
+        record.value = _bytes_of(row, form.value_field, form)
     if form.key_field:
-        record.key = _bytes_of(row, form.key_field)
+        record.key = _bytes_of(row, form.key_field, form)
     if form.headers_field:
-        record.headers = _headers_of(_field(row, form.headers_field))
+        record.headers = _headers_of(row.part(form.headers_field), form)
     if form.has_partition:
         record.partition = _partition_of(row)
     if form.time_field:
-        record.timestamp_ms = _time_of(_field(row, form.time_field), form.time_unit)
-    tags: list[str] = []
-    for name in form.tag_fields:
-        value = _field(row, name)
-        tags += [str(tag) for tag in (value if isinstance(value, list) else [value])]
-    record.tags = tuple(tag for tag in tags if tag)
+        record.timestamp_ms = _time_of(row.part(form.time_field), form.time_unit)
+    tags = [tag for name in form.tag_fields for tag in _tags_of(row.part(name))]
+    record.tags = tuple(tag for tag in tags if tag or form.has_encodings)
     "".join(record.tags).encode()  # half of a surrogate pair is no text
     return record
 
 
-def _time_of(value: object, unit: TimeUnit) -> int:
+class _Row:
+    """The fields of a JSON object."""
+
+    def __init__(self, members: list[tuple[str, JsonPart]]) -> None:
+        self._parts = dict(members)
+        self._twice: set[str] = set()
+        if len(self._parts) < len(members):
+            names = Counter(name for name, _ in members)
+            self._twice = {name for name, count in names.items() if count > 1}
+
+    def part(self, name: str) -> JsonPart:
+        """The value of a field. Raises ValueError unless there is exactly one of that name."""
+        if name in self._twice:
+            raise ValueError(f"field {name!r} is in it more than once")
+        if name not in self._parts:
+            raise ValueError(f"no field {name!r} in it; there are {', '.join(sorted(self._parts))}")
+        return self._parts[name]
+
+    def is_base64(self, name: str) -> bool:
+        """Return whether a field beside it says so."""
+        beside = self._parts.get(f"{name}_encoding")
+        return beside is not None and beside.as_text() == "base64"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._parts
+
+
+def _tags_of(part: JsonPart) -> list[str]:
+    """A list has several; null is none."""
+    parts = items_of(part.text) if isinstance(part.value, list) else [part]
+    return [text for each in parts if (text := each.as_text()) is not None]
+
+
+def _time_of(part: JsonPart, unit: TimeUnit) -> int:
     """A number, also in a string, is of ``unit``; anything else is ISO 8601."""
-    text = str(value).strip()
+    if not isinstance(part.value, str):
+        raise ValueError(f"the time is {part.shown()}, neither a text nor a number")
+    text = part.value.strip()
     try:
         number = Decimal(text)
     except InvalidOperation:
         return parse_time_ms(text)
-    scaled = number * _PER_MS[unit]
-    if not scaled.is_finite() or abs(scaled) > MAX_TIMESTAMP_MS:
-        raise ValueError(f"{text!r} is not between the years 1 and 9999")
+    # Very large exponents would become very many digits.
+    is_near = number.is_finite() and number.adjusted() <= _DIGITS_MAX
+    scaled = _EXACT.multiply(number, _PER_MS[unit]) if is_near else number
+    if not is_near or abs(scaled) > MAX_TIMESTAMP_MS:
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        raise ValueError(f"{shown!r} is not between the years 1 and 9999")
     return parse_time_ms(str(int(scaled.to_integral_value(ROUND_FLOOR))))
 
 
-def _partition_of(row: dict[str, Any]) -> int:
-    value = row.get("partition", -1)
-    if type(value) is not int:
-        raise ValueError(f"partition is {value!r}, no number")
-    return value
+def _partition_of(row: _Row) -> int:
+    if "partition" not in row:
+        return -1
+    part = row.part("partition")
+    if not (part.is_number and part.value.removeprefix("-").isdecimal() and len(part.value) < 20):
+        shown = repr(part.value) if part.is_string else part.shown()
+        raise ValueError(f"partition is {shown}, no number")
+    return int(part.value)
 
 
-def _headers_of(value: object) -> tuple[tuple[str, bytes | None], ...]:
-    if isinstance(value, dict):
-        return tuple(
-            (_header_name(name), _bytes_of({name: each}, name)) for name, each in value.items()
-        )
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return tuple(
-            (_header_name(_field(each, "name")), _bytes_of(each, "value")) for each in value
-        )
+def _headers_of(part: JsonPart, form: LineFormat) -> tuple[tuple[str, bytes | None], ...]:
+    if part.value is None:
+        return ()
+    if isinstance(part.value, dict):
+        return tuple((_header_name(name), _encoded(each)) for name, each in members_of(part.text))
+    if isinstance(part.value, list) and all(isinstance(each, dict) for each in part.value):
+        rows = [_Row(members_of(each.text)) for each in items_of(part.text)]
+        return tuple((_named(row), _bytes_of(row, "value", form)) for row in rows)
     raise ValueError("headers are an object, or a list of objects with name and value")
 
 
-def _header_name(name: object) -> str:
-    if not isinstance(name, str):
-        raise ValueError(f"the name of a header is {name!r}, no string")
+def _named(row: _Row) -> str:
+    name = row.part("name")
+    if not name.is_string:
+        raise ValueError(f"the name of a header is {name.shown()}, no string")
+    return _header_name(name.value)
+
+
+def _header_name(name: str) -> str:
     name.encode()
     return name
 
 
-def _field(row: dict[str, Any], name: str) -> Any:
-    if name not in row:
-        raise ValueError(f"no field {name!r} in it; there are {', '.join(sorted(row))}")
-    return row[name]
+def _encoded(part: JsonPart) -> bytes | None:
+    text = part.as_text()
+    return None if text is None else text.encode()
 
 
-def _bytes_of(row: dict[str, Any], name: str) -> bytes | None:
-    value = _field(row, name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-    if row.get(f"{name}_encoding") == "base64":
-        return base64.b64decode(value, validate=True)
-    return value.encode()
+def _bytes_of(row: _Row, name: str, form: LineFormat) -> bytes | None:
+    part = row.part(name)
+    if form.has_encodings and part.is_string and row.is_base64(name):
+        return base64.b64decode(part.value, validate=True)
+    return _encoded(part)
 
 
 def format_record(record: Record, *, with_topic: bool = False) -> str:

@@ -239,7 +239,8 @@ def _taken(rows: "pa.RecordBatch", order: Any) -> "pa.RecordBatch":
 
 
 def _columns_of_arrow(rows: "pa.RecordBatch", now_ms: int) -> Columns:
-    from icecore.codec.arrow import checked, hash_of_keys, row_sizes
+    from icecore.codec.arrow import hash_of_keys
+    from icecore.codec.arrow_rows import checked, row_sizes
 
     rows = checked(rows, now_ms)
     names = rows.schema.names

@@ -6,14 +6,13 @@ can't is refused by the name of the column, the row and the type.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from icecore.client.checks import columns, record_time_ms, wrong_type
-from icecore.client.conditions import time_ms
 from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icecore.errors import InvalidRequestError
 from icecore.extras import explained
@@ -36,6 +35,7 @@ ByteColumn: TypeAlias = Sequence[bytes | str | None]
 TimeColumn: TypeAlias = Sequence[int | datetime] | npt.NDArray[Any]
 """Milliseconds since 1970 UTC, or times with time zone; numpy's ``datetime64`` is UTC."""
 
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _PLAIN_TYPES = {bytes, type(None)}
 
 
@@ -106,6 +106,8 @@ def _as_list(given: Any) -> Any:
 def time_column(given: Any) -> _Int64s:
     """Event times as numbers; numpy would cut fractions off and take texts for numbers.
 
+    A time between two milliseconds is the earlier one, also before 1970.
+
     Raises:
         TypeError, InvalidRequestError: One is neither a number of milliseconds nor a time.
     """
@@ -113,7 +115,7 @@ def time_column(given: Any) -> _Int64s:
     if isinstance(given, bytearray | memoryview):
         raise wrong_type("timestamps_ms", given, expected)
     try:
-        found = np.asarray(given.to_pylist() if hasattr(given, "to_pylist") else given)
+        found = np.asarray(_arrow_times(given) if hasattr(given, "to_pylist") else given)
     except ValueError:
         raise wrong_type("timestamps_ms", given, expected) from None
     if found.ndim == 1 and not len(found):
@@ -134,6 +136,18 @@ def time_column(given: Any) -> _Int64s:
     return found.astype("<i8")
 
 
+def _arrow_times(given: Any) -> Any:
+    """Those of a column of Arrow: times are UTC without a zone, as in tables."""
+    import pyarrow as pa
+
+    from icecore.codec.arrow_rows import whole_millis
+
+    if not pa.types.is_timestamp(given.type) or given.null_count:
+        return given.to_pylist()
+    column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    return whole_millis(column).cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy()
+
+
 def _millis(times: npt.NDArray[Any]) -> _Int64s:
     absent = np.flatnonzero(np.isnat(times))
     if len(absent):
@@ -144,7 +158,9 @@ def _millis(times: npt.NDArray[Any]) -> _Int64s:
 def _time(row: int, given: Any) -> int:
     name = f"timestamps_ms[{row}]"
     if isinstance(given, datetime) and given == given:  # the NaT of pandas is one, and is not
-        return time_ms(name, given) or 0
+        if given.tzinfo is None:
+            raise InvalidRequestError(f"{name} {given!r} has no time zone")
+        return (given - _EPOCH) // _MILLISECOND
     try:
         return record_time_ms(given)
     except TypeError:

@@ -39,7 +39,7 @@ from icecore.client.produce.sender import Sender
 from icecore.client.produce.topics import Topic, Topics, Waiting
 from icecore.client.retries import callback
 from icecore.client.types import ProducerMetrics, RecordMetadata, enum_member
-from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, BatchLimits
 from icecore.codec.columns import KEY_HASH_SEED
 from icecore.codec.record import Codec
 from icecore.errors import UnavailableError
@@ -463,6 +463,19 @@ class Producer:
 
     def _together(self, offer_all: Callable[[], None]) -> None:
         self._sender.together(offer_all)
+
+
+async def limits_of(producer: Producer, topic: str) -> BatchLimits:
+    """Limits of a topic, which is looked for if nothing was sent to it; those that no topic exceeds
+    when it is not found.
+
+    Raises:
+        InvalidTopicNameError, UnavailableError: As ``Producer.send``.
+    """
+    found = producer._known.get(topic) or producer._topics.add(topic)
+    if not found.queues:
+        await asyncio.wait({found.routing})
+    return found.limits
 
 
 def check_size(producer: Producer, topic: str, size_bytes: int, record: RecordParts) -> None:

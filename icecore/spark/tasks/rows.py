@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from icecore.client.checks import LABEL_BYTES
 from icecore.client.produce.limits import batch_bytes_cap, row_of, why_row_too_large
-from icecore.codec.arrow import checked, hash_of_keys, row_sizes
+from icecore.codec.arrow import hash_of_keys
+from icecore.codec.arrow_rows import checked, row_sizes
 from icecore.codec.batch import BatchLimits
 from icecore.errors import InvalidRequestError
 from icecore.process.system import SystemClock

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icecore.codec import arrow, batch
+from icecore.codec.arrow_rows import checked
 from icecore.codec.batch import Codec, Compacted
 from icecore_node.remote.format.manifest import SegmentFacts
 from icecore_node.remote.format.rows import MICROS_PER_MS
@@ -60,7 +61,7 @@ class RowBatches:
         """Base offset of each batch, and the end offset of the last one."""
         # Once for all: casts and copies of each batch took longer than its compression.
         whole = table.select(_COLUMNS).combine_chunks().to_batches()[0]
-        self._columns = arrow.checked(whole, 0)
+        self._columns = checked(whole, 0)
         self.size_bytes: int = table.nbytes
 
     def __len__(self) -> int:

@@ -122,7 +122,8 @@ EAST = timezone(timedelta(hours=2))
     ("given", "expected"),
     [
         ([NOON, NOON.astimezone(EAST)], [NOON_MS] * 2),
-        ([NOON + timedelta(microseconds=1)], [NOON_MS + 1]),
+        ([NOON + timedelta(microseconds=1)], [NOON_MS]),
+        ([NOON - timedelta(microseconds=1)], [NOON_MS - 1]),
         (np.array(["2026-11-21T12:00"], "datetime64[s]"), [NOON_MS]),
         (pa.array([NOON], pa.timestamp("us", "UTC")), [NOON_MS]),
         ([np.int64(5), 6], [5, 6]),
