@@ -4,6 +4,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"icecore.example/batch"
 	"icecore.example/client"
@@ -20,14 +22,33 @@ const usage = `icecore-go -bootstrap HOST:PORT[,HOST:PORT] produce|fetch TOPIC
 
 produce  appends each line of standard input, which is also its key; prints
          {"partition":…,"offset":…,"value":…} once a line is acknowledged
-fetch    prints the records that are there now, in the same form
+fetch    prints the records that are there now, in the same form; a value that is no UTF-8 is
+         base64, with "value_encoding":"base64" beside it, and a tombstone is null
 `
+
+// lineBytesMax is more than a topic takes unless it was told to; a longer line is an error.
+const lineBytesMax = 2 << 20
 
 // Line is what is printed of a record.
 type Line struct {
-	Partition int    `json:"partition"`
-	Offset    int64  `json:"offset"`
-	Value     string `json:"value"`
+	Partition int     `json:"partition"`
+	Offset    int64   `json:"offset"`
+	Value     *string `json:"value"`
+	Encoding  string  `json:"value_encoding,omitempty"`
+}
+
+// lineOf says how a value is printed: JSON has texts only.
+func lineOf(partition int, offset int64, value []byte) Line {
+	line := Line{Partition: partition, Offset: offset}
+	if value == nil {
+		return line
+	}
+	text := string(value)
+	if !utf8.Valid(value) {
+		text, line.Encoding = base64.StdEncoding.EncodeToString(value), "base64"
+	}
+	line.Value = &text
+	return line
 }
 
 func main() {
@@ -128,6 +149,7 @@ func spread(ctx context.Context, queues []chan []byte) error {
 		}
 	}()
 	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, lineBytesMax)
 	for lines.Scan() {
 		line := append([]byte{}, lines.Bytes()...)
 		select {
@@ -156,7 +178,7 @@ func appendAll(
 		}
 		lines := make([]Line, len(records))
 		for i, each := range records {
-			lines[i] = Line{partition, offset + int64(i), string(each.Value)}
+			lines[i] = lineOf(partition, offset+int64(i), each.Value)
 		}
 		if err := out.print(lines); err != nil {
 			return err
@@ -182,7 +204,7 @@ func fetch(ctx context.Context, cluster *client.Client, topic string, out *print
 			lines := make([]Line, 0, len(records))
 			for _, each := range records {
 				if each.Offset < end {
-					lines = append(lines, Line{partition, each.Offset, string(each.Value)})
+					lines = append(lines, lineOf(partition, each.Offset, each.Value))
 				}
 			}
 			err = out.print(lines)

@@ -18,7 +18,7 @@ from typer.main import get_command
 import icecore
 from icecore.cli import profiles
 from icecore.cli.commands import Commands
-from icecore.cli.output import Output, use_utf8
+from icecore.cli.output import Output, drop_output, use_utf8
 from icecore.cli.session import CommandSession
 from icecore.errors import (
     IcecoreError,
@@ -129,7 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     is_json = "--json" in words
     try:
         status = _run(words, is_json=is_json)
-        sys.stdout.flush()  # here, where a full disk can still be reported
+        try:
+            sys.stdout.flush()  # here, where a full disk can still be reported
+        except BrokenPipeError:  # the reader has seen enough, and the status stays what it is
+            drop_output()
     except typer.Abort:
         _fail("nothing was done", EXIT_ERROR, is_json=is_json)
     except KeyboardInterrupt:
@@ -140,10 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(f"something that was given is not UTF-8: {error}", EXIT_USAGE, is_json=is_json)
     except OSError as error:
         if error.errno != errno.EPIPE:
-            _drop_output()
+            drop_output()
             _fail(_trouble(error), is_json=is_json)
         # The reader of our output (``| head``) has seen enough; nothing may be flushed to it.
-        _drop_output()
+        drop_output()
         status = 0
     sys.exit(status)
 
@@ -192,14 +195,8 @@ def _trouble(error: OSError) -> str:
     return f"{error.filename}: {why}" if error.filename else f"the output can't be written: {why}"
 
 
-def _drop_output() -> None:
-    with contextlib.suppress(OSError, ValueError):  # a test's stdout is no file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _fail(
     message: str, status: int = EXIT_ERROR, *, reason: str = "FAILED", is_json: bool = False
 ) -> NoReturn:
-    with contextlib.suppress(OSError):  # nobody reads it any more, or its disk is full
-        Output(is_json=is_json, is_quiet=False).failure(message, status, reason)
+    Output(is_json=is_json, is_quiet=False).failure(message, status, reason)
     sys.exit(status)

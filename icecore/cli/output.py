@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from io import TextIOWrapper
@@ -29,6 +30,18 @@ def use_utf8() -> None:
         if isinstance(stream, TextIOWrapper):
             encoding = None if stream.isatty() else "utf-8"
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Write nothing more to stdout: its reader is gone, or its disk is full."""
+    with suppress(OSError, ValueError):  # a test's stdout is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(text: str) -> None:
+    """One line on stderr. What nobody can read ends nothing."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 SCHEMA = 1
@@ -110,11 +123,11 @@ class Output:
     def note(self, text: str) -> None:
         """One line on stderr, unless ``--quiet``."""
         if not self.is_quiet:
-            print(text, file=sys.stderr, flush=True)
+            _say(text)
 
     def error(self, text: str) -> None:
         """One line on stderr, always."""
-        print(f"icecore: {text}", file=sys.stderr, flush=True)
+        _say(f"icecore: {text}")
 
     def failure(self, text: str, status: int, reason: str = "FAILED") -> None:
         """Why the command ends with this status: one line on stderr, a JSON object with
@@ -123,8 +136,7 @@ class Output:
             self.error(text)
             return
         error = {"reason": reason, "message": text, "status": status}
-        document = json.dumps({"schema": SCHEMA, "error": error}, ensure_ascii=False)
-        print(document, file=sys.stderr, flush=True)
+        _say(json.dumps({"schema": SCHEMA, "error": error}, ensure_ascii=False))
 
     def progress(self, *, is_shown: bool = True) -> "Progress":
         """A progress display on stderr that shows nothing where nobody would see it move."""

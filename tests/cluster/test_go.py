@@ -4,6 +4,7 @@ Go and the modules that it fetches are needed, else these tests are skipped.
 """
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from icecore import Producer
 from icecore.dev import LocalCluster
 from tests.cluster.traffic import Log, create, merged, produce, read_all
 
@@ -82,7 +84,8 @@ class Running:
         found: Log = defaultdict(list)
         for line in self.out.read_bytes().splitlines():
             record = json.loads(line)
-            found[record["partition"]].append((record["offset"], record["value"].encode()))
+            value = (record["value"] or "").encode()
+            found[record["partition"]].append((record["offset"], value))
         return found
 
 
@@ -155,3 +158,28 @@ async def test_its_errors_say_what_is_wrong(program: Path, healed_cluster: Local
         given = [str(program), "-bootstrap", healed_cluster.bootstrap, "-timeout", "5s", *command]
         done = await asyncio.to_thread(subprocess.run, given, capture_output=True, text=True)
         assert done.returncode == 1 and expected in done.stderr
+
+
+async def test_it_prints_each_value_as_it_is(program: Path, healed_cluster: LocalCluster) -> None:
+    """A tombstone is no text, and JSON has none for bytes that are no UTF-8."""
+    await create(healed_cluster.bootstrap, "any-bytes", partitions=1, segment_bytes=64 << 10)
+    values = [None, b"", b"None", b"\xff\0", "é\u2028𝄞<>".encode(), b"\xef\xbb\xbfa", b'"1.10"']
+    async with Producer(healed_cluster.bootstrap) as producer:
+        await producer.send_batch("any-bytes", values)
+    running = await start(program, healed_cluster, "fetch", "any-bytes")
+    await running.end()
+    found: list[bytes | None] = []
+    for line in running.out.read_text("utf-8").split("\n")[:-1]:
+        record = json.loads(line)
+        if record.get("value_encoding") == "base64":
+            found.append(base64.b64decode(record["value"]))
+        else:
+            found.append(None if record["value"] is None else record["value"].encode())
+    assert found == values
+    await create(healed_cluster.bootstrap, "any-lines", partitions=1, segment_bytes=1 << 20)
+    running = await start(program, healed_cluster, "produce", "any-lines")
+    lines = [b"\xff\xfe", b"\xef\xbb\xbfb", "é".encode(), b"x" * 100_000]
+    await running.feed(lines)
+    await running.end()
+    log = await read_all(healed_cluster.bootstrap, "any-lines")
+    assert [value for _, value in log[0]] == lines

@@ -66,7 +66,7 @@ rows = st.builds(
 
 
 def run(cluster: LocalCluster, *words: str, status: int = 0) -> str:
-    """What a command prints; it runs here, which saves the imports."""
+    """Run a command here, which saves its imports; return its output."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as ended:
         main(["-b", cluster.bootstrap, *words])

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 GROUPS = {
     "spark-a": (
         *("cookbook", "kills", "notebook", "read", "standalone", "tiered_read", "tiered_table"),
-        "write",
+        *("values", "write"),
     ),
     "spark-b": (
         *("faults", "held", "jobs", "jobs_folders", "jobs_reconcile", "jobs_rewrite", "stream"),

@@ -58,7 +58,7 @@ def parse_template(text: str) -> list[Part]:
                 raise ValueError(f"\\{escape} is no escape; there are \\n \\t \\r \\0 \\\\")
             parts.append(_ESCAPES[escape])
         else:
-            parts.append(found[0].encode())
+            parts.append(found[0].encode(errors="surrogateescape"))  # any bytes, as an argument
     return parts
 
 

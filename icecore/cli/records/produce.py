@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from icecore.cli.options import TopicName
-from icecore.cli.output import Output, counted
+from icecore.cli.output import Output, counted, drop_output
 from icecore.cli.records import produce_options as options
 from icecore.cli.records.acknowledged import Acknowledged
 from icecore.cli.records.line_input import (
@@ -33,7 +33,12 @@ from icecore.client.produce.producer import Producer, limits_of
 from icecore.client.retries import Retry
 from icecore.client.types import RecordMetadata
 from icecore.codec.record import Codec, Record
-from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
+from icecore.errors import (
+    IcecoreError,
+    InternalError,
+    InvalidRequestError,
+    error_from_reason,
+)
 from icecore.model import Acks
 
 _LOOK_EVERY = 1000
@@ -146,6 +151,10 @@ class _End:
     status: int = EXIT_FAILED
 
 
+class OutputLostError(InternalError):
+    """Offsets could not be printed."""
+
+
 async def _produce(job: _Job, producer: Producer) -> _End:
     failure: IcecoreError | None = None
     is_interrupted = False
@@ -162,6 +171,9 @@ async def _produce(job: _Job, producer: Producer) -> _End:
         await producer.flush()
     except IcecoreError as error:
         failure = failure or error
+    except OSError as error:  # nobody reads where records are
+        drop_output()
+        failure = OutputLostError(f"the output can't be written: {error.strerror}")
     except asyncio.CancelledError:  # a signal; a second Ctrl-C is not waited for
         is_interrupted = True
     finally:
@@ -254,7 +266,8 @@ async def _watch(job: _Job, producer: Producer) -> None:
     ledger, before, since_s, said_s = job.ledger, -1, time.monotonic(), 0.0
     while True:
         await asyncio.sleep(_SILENCE_S / 6)
-        await ledger.settle()
+        with contextlib.suppress(OSError):  # who sends finds the same out
+            await ledger.settle()
         now_s = time.monotonic()
         if ledger.records != before or not ledger.waiting:
             before, since_s, said_s = ledger.records, now_s, 0.0

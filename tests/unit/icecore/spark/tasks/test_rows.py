@@ -5,8 +5,11 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
+from icecore.client.produce.limits import batch_bytes_cap
+from icecore.codec import arrow
+from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import partition_for_key
-from icecore.errors import InvalidRequestError
+from icecore.errors import InvalidRequestError, RecordTooLargeError
 from icecore.spark.tasks import rows as task_rows
 from icecore.spark.tasks.rows import Cutter
 
@@ -71,3 +74,26 @@ def test_partition_column_is_heeded_and_checked() -> None:
     for wrong in (3, -1):
         with pytest.raises(InvalidRequestError, match=f"has {wrong}; the topic has 0 to 2"):
             cutter.add(pa.record_batch({"value": [b"a"], "partition": [wrong]}))
+
+
+def test_batches_keep_to_the_limits_of_the_topic() -> None:
+    """Whatever the batches in which rows come; a row that no leader takes is named."""
+    limits = BatchLimits(record_bytes_max=2_000, batch_bytes_max=6_000)
+    cap = batch_bytes_cap(limits)
+
+    def cut(cuts: list[int]) -> list[list[bytes]]:
+        cutter = Cutter(1, task=0, limits=limits)
+        for start, end in pairwise(cuts):
+            cutter.add(rows(start, end))
+        (found,) = cutter.take(is_last=True).values()
+        for batch in found:
+            assert batch.num_rows == 1 or batch.num_rows * 24 + batch.nbytes < 2 * cap
+            assert len(arrow.encode(batch)) <= limits.batch_bytes_max
+        return [batch.column("value").to_pylist() for batch in found]
+
+    whole = cut([0, 300])
+    assert len(whole) > 10 and sum(map(len, whole)) == 300
+    assert cut([0, 1, 77, 78, 300]) == whole
+    large = pa.record_batch({"value": [b"a", b"x" * 2_001, b"b"]})
+    with pytest.raises(RecordTooLargeError, match="row 1: a record of 2001 bytes exceeds 2000"):
+        Cutter(1, task=0, limits=limits).add(large)
