@@ -17,7 +17,7 @@ from icecore.spark.plan import PartitionSnapshot, SegmentSpan, Snapshot, resolve
 from icecore.spark.tiered import Division, divided
 
 ADMIN_TIMEOUT_S = 20.0
-"""Failover included; a topic that does not exist is looked for as long."""
+"""Failover included."""
 
 
 def take_snapshot(admin: Admin, topic: str, *, with_segments: bool = True) -> Snapshot:

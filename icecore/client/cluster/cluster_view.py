@@ -9,6 +9,7 @@ very many leaders move pays for those that moved.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from icecore.client.types import PartitionMetadata, TopicMetadata
 from icecore.codec.batch import BatchLimits
@@ -17,6 +18,9 @@ from icecore.model import NodeInfo, NodeState
 from icecore.rpc import convert
 from icecore.rpc.addresses import Transport, peer_address
 from icecore.v1 import admin_pb2
+
+NO_PARTITIONS: Final = "no_partitions"
+"""Metadata of an UnknownTopicError: the topic is being made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,8 @@ class ClusterView:
             is_known = known is not None and known.topic_id == message.topic_id
             is_empty = not (message.partitions or (message.changes_only and is_known))
             if error is None and is_empty:  # it is being made: nothing can be sent
-                error = UnknownTopicError(f"topic {message.name} has no partitions yet")
+                why = f"topic {message.name} has no partitions yet"
+                error = UnknownTopicError(why, **{NO_PARTITIONS: "true"})
             if error is not None:
                 found[message.name] = error
         return found

@@ -7,7 +7,7 @@ thousand partitions does not become a thousand questions.
 import asyncio
 from collections.abc import Callable
 
-from icecore.client.cluster.cluster_view import ClusterView, has_moved
+from icecore.client.cluster.cluster_view import NO_PARTITIONS, ClusterView, has_moved
 from icecore.client.cluster.connection import STALE_MS, Backoff, Connection, share
 from icecore.client.cluster.leader_waits import LeaderWaits
 from icecore.client.types import TopicMetadata
@@ -21,6 +21,8 @@ _OPINIONS_MAX = 3
 was cut off for long must not say alone which topic it is that has the name."""
 _OPINIONS_MS = 1_000.0
 """All but the first answer within so long."""
+_BEHIND_MS = 1_500.0
+"""So long after a topic was made, each node that hears of the coordinator has heard of it."""
 _WAIT_LEAST_S = 0.05
 """A question that is asked at all may take so long."""
 
@@ -83,36 +85,58 @@ class Metadata:
         self._names.discard(topic)
         self._errors.pop(topic, None)
 
-    async def topic(self, name: str, *, timeout_s: float, is_fresh: bool = False) -> TopicMetadata:
-        """The topic, asked for until it is there; ``is_fresh`` asks even if it is known.
+    async def topic(
+        self, name: str, *, timeout_s: float, is_fresh: bool = False, wait_s: float = 0
+    ) -> TopicMetadata:
+        """The topic, asked for until it is known whether it is there.
+
+        That there is none is final once it was so after the question began: a coordinator knows
+        it at once, and a node once it has heard of a coordinator. A node that hears of none is
+        believed a moment later.
+
+        Args:
+            name: Of the topic.
+            timeout_s: Until somebody answers, and until the topic has partitions.
+            is_fresh: Ask even if it is known.
+            wait_s: How long a topic that does not exist may take to be made.
 
         Raises:
             UnknownTopicError: It does not exist.
             IcecoreError: No coordinator answered in time.
         """
         self._names.add(name)
-        end_ms = self._connection.deadline_ms(timeout_s)
+        began_ms = self._now_ms()
+        end_ms = began_ms + 1000 * max(timeout_s, wait_s)
         backoff = Backoff(self._connection.rng)
         answer: IcecoreError | None = None
         while True:
             error: IcecoreError
             try:
                 if is_fresh or name not in self._view.topics or name in self._errors:
-                    left_ms = end_ms - self._connection.clock.monotonic_ms()
+                    left_ms = end_ms - self._now_ms()
                     await self.refresh(timeout_s=max(_WAIT_LEAST_S, left_ms / 1000))
                 found = self._view.topics.get(name)
                 if found is not None and name not in self._errors:
                     return found
                 error = answer = self._errors.get(name) or UnknownTopicError(f"no topic {name}")
+                is_final = self._is_final(error, since_ms=began_ms, wait_s=wait_s)
             except IcecoreError as caught:
-                error = caught
+                error, is_final = caught, not caught.retriable
             delay_s = backoff.next_s(error)
-            past = self._connection.clock.monotonic_ms() + delay_s * 1000 >= end_ms
-            if not error.retriable:
+            past = self._now_ms() + delay_s * 1000 >= end_ms
+            if is_final:
                 raise error
             if past:  # The last attempt has little time: an answer to an earlier one says more.
                 raise answer or error
             await asyncio.sleep(delay_s)
+
+    def _is_final(self, error: IcecoreError, *, since_ms: float, wait_s: float) -> bool:
+        """Return whether an answer that there is no such topic ends the wait for it, which has
+        lasted since then."""
+        if not isinstance(error, UnknownTopicError) or NO_PARTITIONS in error.metadata:
+            return False
+        behind_ms = 0 if self._newest_ms >= since_ms else _BEHIND_MS
+        return self._now_ms() >= since_ms + max(behind_ms, 1000 * wait_s)
 
     async def refresh(self, *, is_newer: bool = False, timeout_s: float | None = None) -> None:
         """Ask the coordinator again; concurrent callers share one question. With ``is_newer`` it is

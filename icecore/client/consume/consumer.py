@@ -127,7 +127,12 @@ class Consumer:
         """None without a saved position."""
         ports = (self._connection, self._metadata, self._fetcher)
         self._subscription = Subscription(
-            *ports, subscribed, self._wanted, saved, chosen["timeout_s"]
+            *ports,
+            subscribed,
+            self._wanted,
+            saved,
+            chosen["timeout_s"],
+            checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0),
         )
         self._is_started = False
 
@@ -291,7 +296,7 @@ class Consumer:
     def _check(self) -> None:
         """Raises why nothing may be handed out."""
         if not self._is_started:
-            raise UnavailableError("the consumer is not started")
+            raise UnavailableError("the consumer is not started: use async with, or start()")
         if self.saver is not None and not self._fetcher.is_closed:
             self.saver.check()
 

@@ -59,6 +59,8 @@ class ConsumerOptions(TypedDict, total=False):
             next, and what is saved stays.
         save_interval_s: Seconds between two saves; there is one more at ``close``. None = only
             ``save_position`` saves, and the name is not taken over.
+        wait_for_topic_s: Seconds to wait for a topic that does not exist yet; unless given,
+            UnknownTopicError says at once that there is none.
         timeout_s: Seconds to find the topic and the start offsets.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
@@ -85,6 +87,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_wait_ms: Annotated[int, Default(30_000)]
     position: Annotated[str | None, Default(None)]
     save_interval_s: Annotated[float | None, Default(5.0)]
+    wait_for_topic_s: Annotated[float, Default(0.0)]
     timeout_s: Annotated[float, Default(30.0)]
     transport: Annotated[Transport | None, Default(None)]
     on_retry: Annotated[OnRetry | None, Default(None)]

@@ -19,6 +19,7 @@ from icecore.client.cluster.offsets import OffsetLookup, Position, check_positio
 from icecore.client.consume.fetcher import Fetcher
 from icecore.client.consume.reader import Reader
 from icecore.client.consume.saved_positions import SavedPositions
+from icecore.client.types import TopicMetadata
 from icecore.errors import ConfigurationError, IcecoreError, InvalidRequestError
 from icecore.process.log import event
 from icecore.v1 import admin_pb2
@@ -116,6 +117,7 @@ class Subscription:
         wanted: What of each.
         saved: Positions to begin at, if there are such.
         timeout_s: To find topics and offsets.
+        wait_s: For named topics that are not there yet.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Subscription:
         wanted: Range,
         saved: SavedPositions | None,
         timeout_s: float,
+        wait_s: float,
     ) -> None:
         self._connection = connection
         self._metadata = metadata
@@ -135,6 +138,7 @@ class Subscription:
         self._wanted = wanted
         self._saved = saved
         self._timeout_s = timeout_s
+        self._wait_s = wait_s
         self.lookups: dict[str, OffsetLookup] = {}
         """Offset look-ups by topic."""
         self._looking: asyncio.Future[None] | None = None
@@ -150,6 +154,8 @@ class Subscription:
         names: Sequence[str] = self.topics.names
         if self.topics.pattern is not None:
             names = await self._matching(self.topics.pattern)
+        elif self._wait_s:
+            await asyncio.gather(*(self._find(name, self._wait_s) for name in names))
         await self._begin_all(names, self._wanted.start)
         self._metadata.watch(self._look)
         if self.topics.pattern is not None and not self._wanted.has_end:
@@ -170,12 +176,18 @@ class Subscription:
 
     async def begin(self, name: str) -> None:
         """Read all of the topic that has the name now, once another one had it."""
+        await self._find(name, self._timeout_s)
         if self._saved is not None:
             await self._saved.load([name], self._wanted.partitions)
         await self._begin(name, "earliest")
 
+    async def _find(self, name: str, wait_s: float = 0) -> TopicMetadata:
+        return await self._metadata.topic(
+            name, timeout_s=self._timeout_s, is_fresh=True, wait_s=wait_s
+        )
+
     async def _begin(self, name: str, start: Position) -> None:
-        topic = await self._metadata.topic(name, timeout_s=self._timeout_s, is_fresh=True)
+        topic = await self._find(name)
         fetcher, wanted = self._fetcher, self._wanted.partitions
         if topic.topic_id == fetcher.topic_ids.get(name):
             return  # somebody else who waits for records has been here

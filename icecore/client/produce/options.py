@@ -42,6 +42,8 @@ class ProducerOptions(TypedDict, total=False):
         idempotent: Number batches so that leaders recognise repeated ones.
         producer_name: Whoever starts with this name ends all before it: they get PRODUCER_FENCED.
         producer_topics: Topics in which that has happened already when ``start`` returns.
+        wait_for_topic_s: Seconds to wait for a topic that does not exist yet; unless given, its
+            records fail at once with UnknownTopicError.
         transport: ``auto`` = native to nodes that have it, ``grpc`` = never. Unless given, the
             environment says so: ``ICECORE_CLIENT__TRANSPORT``.
         on_retry: Called with whatever is tried again (``icecore.Retry``), which the log ``icecore``
@@ -59,5 +61,6 @@ class ProducerOptions(TypedDict, total=False):
     idempotent: Annotated[bool, Default(True)]
     producer_name: Annotated[str, Default("")]
     producer_topics: Annotated[Sequence[str], Default(())]
+    wait_for_topic_s: Annotated[float, Default(0.0)]
     transport: Annotated[Transport | None, Default(None)]
     on_retry: Annotated[OnRetry | None, Default(None)]

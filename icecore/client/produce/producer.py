@@ -133,6 +133,10 @@ class Producer:
             self._sender.start,
             delivery_ms / 1000,
             checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
+            min(
+                checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0),
+                delivery_ms / 1000,
+            ),
         )
         self._known = self._topics.by_name
         self._partitioner = Partitioner(self._topics, self._buffer)

@@ -83,6 +83,7 @@ class Topics:
         start: Runs a coroutine until it ends or the producer is closed.
         timeout_s: How long a topic is looked for.
         batch_bytes: When a batch is full, where a topic's limits allow it.
+        wait_s: How long one that does not exist is waited for.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Topics:
         start: Callable[[Coroutine[Any, Any, None]], None],
         timeout_s: float,
         batch_bytes: int,
+        wait_s: float,
     ) -> None:
         self._metadata = metadata
         self._buffer = buffer
@@ -103,8 +105,11 @@ class Topics:
         self._timeout_s = timeout_s
         self._batch_bytes = batch_bytes
         self._asked_ms = 0.0
+        self._wait_s = wait_s
         self._unrouted: dict[Topic, None] = {}
-        self._closed: IcecoreError | None = UnavailableError("the producer is not started")
+        self._closed: IcecoreError | None = UnavailableError(
+            "the producer is not started: use async with, or start()"
+        )
         self.by_name: dict[str, Topic] = {}
         """Topics that records may be sent to; empty while the producer is closed. A send that finds
         no topic here calls ``add``, which raises the error. So a send that finds one need not
@@ -156,7 +161,9 @@ class Topics:
         """Find out the partitions of a topic, then handle what was sent to it meanwhile."""
         failure: IcecoreError | None = None
         try:
-            found = await self._metadata.topic(topic.name, timeout_s=self._timeout_s)
+            found = await self._metadata.topic(
+                topic.name, timeout_s=self._timeout_s, wait_s=self._wait_s
+            )
             self._extend(topic, found)
         except IcecoreError as error:
             failure = error

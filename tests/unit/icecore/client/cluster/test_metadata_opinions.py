@@ -101,3 +101,44 @@ async def test_what_was_answered_counts_more_than_a_last_attempt_in_vain() -> No
     with pytest.raises(UnknownTopicError):
         await metadata.topic("t", timeout_s=0.5)
     assert servers.asked > 1
+
+
+async def test_a_coordinator_is_believed_at_once() -> None:
+    servers = Servers(answer(b"", 5, 0))
+    with pytest.raises(UnknownTopicError):
+        await Metadata(cast(Connection, servers)).topic("t", timeout_s=30)
+    assert servers.asked == 1
+
+
+async def test_a_node_is_believed_once_it_has_heard_of_a_coordinator() -> None:
+    servers = Servers(answer(b"", 5, 50), answer(b"", 5, 50), answer(b"", 5, 0))
+    with pytest.raises(UnknownTopicError):
+        await Metadata(cast(Connection, servers)).topic("t", timeout_s=30)
+    assert 1 < servers.asked <= 3
+
+
+async def test_a_node_that_hears_of_none_is_believed_a_moment_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("icecore.client.cluster.metadata._BEHIND_MS", 300)
+    servers = Servers(*[answer(b"", 5, YOUNG_MS)] * 50)
+    with pytest.raises(UnknownTopicError):
+        await Metadata(cast(Connection, servers)).topic("t", timeout_s=30)
+    assert 1 < servers.asked < 20
+
+
+async def test_a_topic_is_waited_for_when_somebody_asks_for_that() -> None:
+    servers = Servers(answer(b"", 5, 0), answer(b"", 5, 0), answer(NEW, 7, 0))
+    found = await Metadata(cast(Connection, servers)).topic("t", timeout_s=1, wait_s=5)
+    assert (found.topic_id, servers.asked) == (NEW, 3)
+    servers = Servers(*[answer(b"", 5, 0)] * 50)
+    with pytest.raises(UnknownTopicError):
+        await Metadata(cast(Connection, servers)).topic("t", timeout_s=30, wait_s=0.1)
+    assert 1 < servers.asked < 20
+
+
+async def test_a_topic_that_is_being_made_is_waited_for() -> None:
+    begun = answer(NEW, 6, 0)
+    del begun.topics[0].partitions[:]
+    servers = Servers(begun, answer(NEW, 7, 0))
+    assert (await believed(servers))[0] == NEW

@@ -9,10 +9,15 @@ import pyarrow as pa
 import pytest
 import pytest_asyncio
 
-from icecore import Consumer, Producer, blocking
+from icecore import Consumer, Lookup, Producer, blocking
 from icecore.client.cluster import metadata
 from icecore.client.consume import subscription
-from icecore.errors import ConfigurationError, InvalidRequestError, TopicRecreatedError
+from icecore.errors import (
+    ConfigurationError,
+    InvalidRequestError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 20
@@ -197,3 +202,29 @@ def read_blocking(cluster: FakeCluster) -> None:
         assert [(each.topic, each.offset) for each in c] == [("a.2", 9)]
     with blocking.Consumer(cluster.bootstrap, topics=["a.1", "b"], stop_at_end=True) as c:
         assert Counter(c.to_arrow().column("topic").to_pylist()) == {"a.1": 10, "b": 10}
+
+
+async def test_a_topic_that_is_not_there_is_told_at_once_unless_it_is_waited_for(
+    cluster: FakeCluster,
+) -> None:
+    began_s = asyncio.get_running_loop().time()
+    for given in ({}, {"position": "p"}, {"start": "latest"}):
+        with pytest.raises(UnknownTopicError, match="later"):
+            await consumer(cluster, topic="later", **given).start()
+    async with Producer(cluster.bootstrap, net=cluster.net) as producer:
+        with pytest.raises(UnknownTopicError, match="later"):
+            await producer.send_and_wait("later", b"v")
+    async with Lookup(cluster.bootstrap, "later", net=cluster.net) as lookup:
+        with pytest.raises(UnknownTopicError, match="later"):
+            await lookup.find()
+    assert asyncio.get_running_loop().time() - began_s < 2
+
+    patient = consumer(cluster, topic="later", position="p", wait_for_topic_s=10)
+    async with Producer(cluster.bootstrap, net=cluster.net, wait_for_topic_s=10) as producer:
+        sent, begun = producer.send("later", b"v"), asyncio.ensure_future(patient.start())
+        await asyncio.sleep(0.1)
+        cluster.add_topic("later")
+        await sent
+        await begun
+        async with patient:
+            assert [each.value for each in await patient.poll(5)] == [b"v"]

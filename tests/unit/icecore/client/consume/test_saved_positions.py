@@ -304,7 +304,8 @@ async def test_a_topic_that_is_made_in_a_moment_spares_what_is_saved_of_others(
         cluster.add_topic("u")
 
     making = asyncio.create_task(make_soon())
-    async with consumer(cluster, topic=None, topics=["t", "u"], start="latest") as c:
+    wanted = {"topic": None, "topics": ["t", "u"], "start": "latest", "wait_for_topic_s": 5}
+    async with consumer(cluster, **wanted) as c:
         assert c.position("t") == {0: 13, 1: 0}
         assert c.position("u") == {0: 0}
     await making

@@ -385,7 +385,7 @@ async def wait(handle: Any) -> Any:
 
 
 async def test_topics_may_appear_late_or_never(cluster: FakeCluster) -> None:
-    async with producer(cluster, delivery_timeout_ms=500) as p:
+    async with producer(cluster, delivery_timeout_ms=500, wait_for_topic_s=5) as p:
         handle = p.send("late", b"0", key=b"k")
         columns = p.send_batch("late", [b"1"], keys=[b"k"])
         await asyncio.sleep(0.05)
