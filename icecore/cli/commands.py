@@ -7,7 +7,7 @@ would be loaded. The examples below stand at the end of each command's own help.
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -86,6 +86,13 @@ def _epilog(examples: Sequence[str]) -> str | None:
     return "\n".join(["\b", "Examples:", *(f"  {each}" for each in examples)])
 
 
+_ELSEWHERE: Final = dict.fromkeys(
+    ("group", "groups", "consumer-group", "consumer-groups"),
+    "there are no consumer groups yet; icecore position has the saved positions of readers",
+)
+"""Commands that other products have, and what there is in their place."""
+
+
 class CommandGroup(TyperGroup):
     """The commands of one kind of thing, such as ``topic``."""
 
@@ -120,6 +127,8 @@ class Commands(TyperGroup):
         """As ever; the suggestions for a typo come from the table."""
         if args[0] in COMMANDS:
             self.commands.setdefault(args[0], load(args[0]))
+        elif args[0] in _ELSEWHERE:
+            ctx.fail(f"No such command {args[0]!r}: {_ELSEWHERE[args[0]]}.")
         else:
             for name in COMMANDS:
                 self.commands.setdefault(name, typer.core.TyperCommand(name))

@@ -85,6 +85,7 @@ _STATUS_COLUMNS = (
     "lag_ms",
     "stale_tables",
     "last_error",
+    "table",
 )
 _COPY_COLUMNS = (
     "topic",

@@ -1,7 +1,7 @@
 """``icecore topic``: create, look at and change topics."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from icecore.cli.records.times import duration
 from icecore.cli.session import confirm_final, session_of
 from icecore.cli.topic_options import with_settings
 from icecore.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from icecore.client.admin.admin import Admin
+    from icecore.client.types import TopicDescription
 
 app = typer.Typer(no_args_is_help=True, help="Create, describe, change, delete topics.")
 
@@ -72,7 +76,14 @@ def list_topics(
 def describe(context: typer.Context, name: TopicName) -> None:
     """Show one topic: settings, and leader, replicas and offsets of each partition."""
     session = session_of(context)
-    topic_shown.show(session.output, session.admin(lambda admin: admin.describe_topics([name]))[0])
+
+    async def ask(admin: "Admin") -> "tuple[TopicDescription, str]":
+        [topic] = await admin.describe_topics([name])
+        if not any(each.tiered_segments for each in topic.partitions):
+            return topic, ""
+        return topic, (await admin.describe_tiering([name])).topics[0].table
+
+    topic_shown.show(session.output, *session.admin(ask))
 
 
 @app.command()

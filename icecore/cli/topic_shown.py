@@ -24,8 +24,8 @@ _PARTITION: Final = (
 )
 
 
-def document(topic: TopicDescription) -> dict[str, Any]:
-    """A topic for programs."""
+def document(topic: TopicDescription, table: str = "") -> dict[str, Any]:
+    """A topic for programs; with the URL of its table, where it has one."""
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
@@ -38,6 +38,7 @@ def document(topic: TopicDescription) -> dict[str, Any]:
             {"lease_id": each.lease_id.hex(), "owner": each.owner, "left_ms": each.left_ms}
             for each in topic.holds
         ],
+        "table": table or None,
     }
 
 
@@ -106,13 +107,15 @@ def show_list(output: Output, topics: list[TopicDescription]) -> None:
     output.table(rows, SUMMARY.split())
 
 
-def show(output: Output, topic: TopicDescription) -> None:
-    """One topic: its settings, and a line for each partition."""
+def show(output: Output, topic: TopicDescription, table: str = "") -> None:
+    """One topic: its settings, a line for each partition, and where its table is."""
     if output.is_json:
-        output.json(document(topic))
+        output.json(document(topic, table))
         return
     title = f"{topic.name}: {counted(len(topic.partitions), 'partition')}, {settings_line(topic)}"
     output.table(map(_partition_row, topic.partitions), _PARTITION.split(), title)
+    if table:
+        output.note(f"table: {table}")
 
 
 def settings_line(topic: TopicDescription) -> str:

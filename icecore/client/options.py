@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, Final, TypeVar, cast, get_type_hints
 
 _Options = TypeVar("_Options")
 _Class = TypeVar("_Class", bound=type)
@@ -83,7 +83,22 @@ def filled(cls: type, kind: type[_Options], given: _Options) -> _Options:
     return cast("_Options", defaults | chosen)
 
 
+_ELSEWHERE: Final = {
+    "group": "there are no consumer groups yet: give each process its own partitions=",
+    "bootstrap_servers": "the address is the first argument",
+    "auto_offset_reset": "start= says where to begin",
+    "enable_auto_commit": "position= is a name under which positions are saved",
+    "consumer_timeout_ms": "stop_at_end=True ends at the end",
+    "value_serializer": "values are bytes: encode them before",
+    "value_deserializer": "values are bytes: decode them",
+}
+"""Names that other products have, and what there is in their place."""
+
+
 def _unknown(cls: type, name: str) -> str:
+    for known, instead in _ELSEWHERE.items():
+        if name.startswith(known) or (known == "group" and name == "consumer_group"):
+            return f"{cls.__name__}() has no {name}: {instead}"
     names = list(inspect.signature(cls).parameters)
     near = get_close_matches(name, names, 1, _NEAR)
     hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(names)}"

@@ -10,6 +10,7 @@ from icecore.codec.batch import BatchLimits
 from icecore.codec.columns import Record
 from icecore.errors import ConfigurationError
 from icecore.model import NodeInfo, OffsetSpans, Segment
+from icecore.shown import short_repr
 from icecore.topic_settings import TopicSettings
 
 
@@ -75,6 +76,7 @@ class ProducerMetrics:
     """The newest retry."""
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
     """One partition as the coordinator sees it."""
@@ -109,6 +111,7 @@ class SnapshotHold:
     owner: str = ""
 
 
+@short_repr("settings")
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     """One topic as the coordinator sees it."""
@@ -139,6 +142,7 @@ class DeletedTopic:
     """Time in which it can be undeleted; 0 = it is gone for good."""
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
     """Deleted records of one partition: ``[from_offset, log_start_offset)``. A dry run deletes
@@ -260,6 +264,7 @@ class AdoptedMetadata:
     findings: tuple[AdoptFinding, ...]
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster in numbers; the fields are those of ``DescribeClusterResponse``."""
@@ -287,6 +292,7 @@ class ClusterDescription:
     """When the last backup of the metadata was complete; 0 = there was none."""
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """Leader and replicas of a partition at the moment."""
@@ -304,6 +310,7 @@ class PartitionMetadata:
     """Node that is down and leads the partition again once it is up; 0 while there is a leader."""
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
     """A topic as producers and consumers need it."""
@@ -368,6 +375,7 @@ class PositionChange:
     to: int
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class RollResult:
     """Outcome of rolling a topic: how many segments were sealed, and why others were not."""
@@ -425,6 +433,7 @@ class SegmentOutcome:
     """Bytes that these requests read."""
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True)
 class LookupPage:
     """One page of a look-up."""
@@ -476,6 +485,7 @@ class PublishedCopy:
     """Rows of its Parquet object; fewer than offsets when some records are not in it."""
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTiering:
     """State of a topic in object storage: published, waiting and failing segments."""
@@ -502,9 +512,12 @@ class TopicTiering:
     last_error: str
     """Empty once the same goes well."""
     last_error_ms: int
+    table: str = ""
+    """URL of the folder that holds its table, and its objects; empty while there is none."""
     copies: tuple[PublishedCopy, ...] = ()
 
 
+@short_repr()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTiering:
     """Object storage of a cluster."""

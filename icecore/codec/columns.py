@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from icecore.shown import short_repr
+
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 UInt64s: TypeAlias = npt.NDArray[np.uint64]
@@ -33,6 +35,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@short_repr()
 @dataclass(slots=True)
 class Record:
     """One record. The last four fields are set on records that were read.

@@ -30,7 +30,7 @@ PACKAGES = {
 # or a single file; the longest name that fits is the one that counts.
 ROOMS = {
     "icecore": (
-        *("errors", "topic_settings", "model", "extras", "tier_records", "v1", "codec"),
+        *("errors", "shown", "topic_settings", "model", "extras", "tier_records", "v1", "codec"),
         *("process.log", "rpc"),
         *("process", "metadata_backup"),
         *("client.checks", "client.retries", "client.types", "client.conditions"),

@@ -152,7 +152,8 @@ def _refusal(
             version=0,
         )
     return PositionConflictError(
-        f"{where}: another reader has saved offset {stored.offset} under this name meanwhile",
+        f"{where}: another reader has saved offset {stored.offset} under this name meanwhile: "
+        "give each reader a name or partitions of its own",
         topic=topic.name,
         partition=save.partition,
         offset=stored.offset,

@@ -12,6 +12,7 @@ from icecore.client.types import ClusterTiering, PublishedCopy, TopicDescription
 from icecore.errors import InvalidRequestError
 from icecore.model import Segment
 from icecore.rpc import convert
+from icecore.tier_records import topic_folder
 from icecore.topic_settings import TopicSettings
 from icecore.v1 import admin_pb2, coordinator_pb2
 
@@ -75,7 +76,7 @@ async def describe_tiering(
     answer = await calls.call("DescribeTiering", request, admin_pb2.DescribeTieringResponse)
     return ClusterTiering(
         cluster_id=answer.cluster_id,
-        topics=tuple(map(_tiering_of, answer.topics)),
+        topics=tuple(_tiering_of(each, answer) for each in answer.topics),
         tier_urls=tuple(answer.tier_urls),
         gone_topics=answer.gone_topics,
         tier_url=answer.tier_url,
@@ -83,7 +84,16 @@ async def describe_tiering(
     )
 
 
-def _tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
+def _table_of(topic: admin_pb2.TopicTiering, answer: admin_pb2.DescribeTieringResponse) -> str:
+    """Return the URL of a topic's folder: in the store that the cluster uses, or will use."""
+    urls = [answer.tier_url] if answer.tier_url else [*answer.tier_urls]
+    is_there = topic.on or bool(topic.published_segments)
+    return f"{urls[0].rstrip('/')}/{topic_folder(topic.topic_id)}" if is_there and urls else ""
+
+
+def _tiering_of(
+    message: admin_pb2.TopicTiering, answer: admin_pb2.DescribeTieringResponse
+) -> TopicTiering:
     """One topic."""
     return TopicTiering(
         name=message.name,
@@ -91,6 +101,7 @@ def _tiering_of(message: admin_pb2.TopicTiering) -> TopicTiering:
         is_on=message.on,
         last_error=message.last_error,
         last_error_ms=message.last_error_ms,
+        table=_table_of(message, answer),
         copies=tuple(
             PublishedCopy(
                 each.segment_id,

@@ -52,7 +52,7 @@ def test_a_document_has_what_is_documented_and_nothing_raw() -> None:
     found = json.loads(json.dumps(topic_shown.document(TOPIC)))
     assert list(found) == [
         *("name", "topic_id", "settings", "partitions", "earlier_partitions"),
-        *("deleted_at", "grace_left_ms", "holds"),
+        *("deleted_at", "grace_left_ms", "holds", "table"),
     ]
     first, second = found["partitions"]
     assert first == {

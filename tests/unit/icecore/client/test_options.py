@@ -68,3 +68,17 @@ def test_wrong_values_keep_their_errors(cls: Any) -> None:
             cls(NOWHERE, **given)
     with pytest.raises(TypeError, match="positional"):
         cls(NOWHERE, "all")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("group", "no consumer groups yet: .*partitions="),
+        ("group_id", "no consumer groups yet"),
+        ("bootstrap_servers", "the first argument"),
+        ("auto_offset_reset", "start="),
+    ],
+)
+def test_names_of_other_products_are_answered(name: str, said: str) -> None:
+    with pytest.raises(TypeError, match=rf"Consumer\(\) has no {name}: .*{said}"):
+        icecore.Consumer("127.0.0.1:1", "t", **{name: 1})
