@@ -118,7 +118,7 @@ class Blocking:
             body = body if returned == "None" else f"return {body}"
         doc = self._docstring(node)
         if node.name == "close":
-            body = f"if not background.is_forked:\n    {body}"
+            body = f"if not background.is_gone:\n    {body}"
             doc = _with_sentence(doc, FORK_NOTE)
         self._use(ast.parse(returned, mode="eval"))
         decorators = [f"    @{self._segment(each)}" for each in node.decorator_list]

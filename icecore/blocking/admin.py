@@ -71,7 +71,7 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections. Does nothing in a fork of the process."""
-        if not background.is_forked:
+        if not background.is_gone:
             background.run(self._admin.close())
 
     def create_topic(

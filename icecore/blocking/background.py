@@ -2,13 +2,20 @@
 
 import asyncio
 import os
+import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
 
-from icecore.errors import ForkedError, InvalidRequestError
+from icecore.errors import ForkedError, InvalidRequestError, UnavailableError
 
 _T = TypeVar("_T")
+
+LOOK_S: Final = 0.5
+"""So often who waits looks whether the thread is still there: at the end of a process, and after
+what no callback may do, nobody else would say so."""
 
 
 def tell_unless_idle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -36,11 +43,21 @@ class Background:
         self.is_forked = self._loop is not None
 
     def check(self) -> None:
-        """Raises ForkedError; to be asked before any lock is taken."""
+        """To be asked before any lock is taken, and while one waits.
+
+        Raises:
+            ForkedError: The clients belong to the parent of this process.
+            UnavailableError: Nobody works for them any more.
+        """
         if self.is_forked:
             raise ForkedError(
                 "this process is a fork of one that used icecore.blocking: make clients after the "
                 "fork only, or begin processes with multiprocessing's start method spawn"
+            )
+        if self.is_gone:
+            raise UnavailableError(
+                "the client's own thread has ended, and with it all blocking clients of this "
+                "process"
             )
 
     def _run(self) -> None:
@@ -50,7 +67,7 @@ class Background:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Raises ForkedError."""
+        """Raises ForkedError, and UnavailableError when the process ends."""
         self.check()
         with self._lock:
             if self._loop is None:
@@ -79,10 +96,31 @@ class Background:
             raise
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
-            return future.result(timeout_s)
+            return self._result(future, timeout_s)
         except BaseException:
             future.cancel()
             raise
+
+    def _result(self, future: "Future[_T]", timeout_s: float | None) -> _T:
+        """Wait for a result, as long as somebody can bring it about."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())
+            try:
+                return future.result(max(0.0, left_s))
+            except TimeoutError:
+                if future.done():  # it may be what the coroutine has raised
+                    return future.result()
+                if end_s is not None and time.monotonic() >= end_s:
+                    raise
+            self.check()
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether nobody works for blocking clients of this process any more: it is a fork,
+        or it ends, or the thread has ended."""
+        has_ended = self._thread is not None and not self._thread.is_alive()
+        return self.is_forked or sys.is_finalizing() or has_ended
 
     def make(self, make: Callable[[], _T]) -> _T:
         """An object that belongs to the loop is made on it."""

@@ -57,7 +57,7 @@ class Consumer:
     def __exit__(self, kind: object, error: object, _: object) -> None:
         if error is None:
             self.close()
-        elif not background.is_forked:
+        elif not background.is_gone:
             try:
                 background.run(close_holding(self._consumer))
             except IcecoreError as failure:
@@ -189,6 +189,6 @@ class Consumer:
 
     def close(self) -> None:
         """See ``icecore.Consumer.close``. Does nothing in a fork of the process."""
-        if not background.is_forked:
+        if not background.is_gone:
             self._consumer.hand.held = self._rest[0] if self._rest else None
             background.run(close_holding(self._consumer))

@@ -66,7 +66,7 @@ class Lookup:
 
     def close(self) -> None:
         """Close the connections. Does nothing in a fork of the process."""
-        if not background.is_forked:
+        if not background.is_gone:
             background.run(self._lookup.close())
 
     def find(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, Unpack
 from weakref import WeakSet
 
 from icecore import client
-from icecore.blocking.background import background
+from icecore.blocking.background import LOOK_S, background
 from icecore.client import checks
 from icecore.client.checks import HeadersLike, check_record, topic_name
 from icecore.client.options import filled, takes
@@ -238,7 +238,8 @@ class Producer:
         while self._is_inbox_full() and self._is_open:
             if background.is_own_thread:
                 raise no_room()
-            self._drained.wait()
+            self._drained.wait(LOOK_S)
+            background.check()
 
     def _is_inbox_full(self) -> bool:
         return len(self._inbox) >= INBOX_RECORDS_MAX or self._inbox_bytes >= INBOX_BYTES_MAX
@@ -342,10 +343,14 @@ class Producer:
         self._raise_refused()
 
     def _wait_for_inbox(self, timeout_s: float | None = None) -> None:
-        background.check()
+        end_s = _end_s(timeout_s)
         with self._lock:
-            if not self._drained.wait_for(lambda: not self._is_draining, timeout_s):
-                raise TimeoutError(f"{len(self._inbox)} records and more wait for room")
+            while self._is_draining:
+                background.check()
+                left_s = _left_s(end_s)
+                if left_s == 0:
+                    raise TimeoutError(f"{len(self._inbox)} records and more wait for room")
+                self._drained.wait(LOOK_S if left_s is None else min(LOOK_S, left_s))
 
     def _raise_refused(self) -> None:
         refused, self._refused = self._refused, None
@@ -364,7 +369,7 @@ class Producer:
         In a fork of the process this does nothing: the producer is the parent's.
         """
         end_s = _end_s(timeout_s)
-        if background.is_forked:
+        if background.is_gone:
             return
         with self._lock:
             was_open, self._is_open = self._is_open, False
@@ -402,7 +407,7 @@ _open: "WeakSet[Producer]" = WeakSet()
 
 def _tell_of_open() -> None:
     """The process ends, and with it the thread that would have sent what is buffered."""
-    for producer in [] if background.is_forked else list(_open):
+    for producer in [] if background.is_gone else list(_open):
         try:
             count = background.run(producer._open_records(), _TELL_S)
         except TimeoutError:

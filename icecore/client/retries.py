@@ -7,6 +7,7 @@ once, for one reason. What has been going on for long enough to be noticed is a 
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -116,3 +117,9 @@ def call_back(function: Callable[..., object], *arguments: object) -> None:
         function(*arguments)
     except Exception as error:
         event(_log, logging.ERROR, "callback_failed", error=error, exc_info=error)
+    except SystemExit:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        # It would end no program, but whatever the client does on this thread.
+        why = "sys.exit() ends no program here: a callback runs on the client's own thread"
+        event(_log, logging.ERROR, "callback_failed", error=why)

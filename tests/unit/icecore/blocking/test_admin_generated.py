@@ -102,7 +102,7 @@ class Thing:
         Raises:
             IcecoreError: Something else.
         """
-        if not background.is_forked:
+        if not background.is_gone:
             background.run(self._thing.close())
 
     @renamed(old="take")

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest_asyncio
 
 import icecore
 from icecore import Consumer, Producer, RecordMetadata, Retry
-from icecore.client.retries import DISTANCE_S, PATIENCE_S, Retries
+from icecore.client.retries import DISTANCE_S, PATIENCE_S, Retries, call_back
 from icecore.codec.batch import BatchHeader
 from icecore.errors import (
     IcecoreError,
@@ -218,3 +220,22 @@ async def test_records_that_are_given_up_are_told(
     said = [each.getMessage() for each in caplog.records]
     assert said == ["event=records_given_up records=2"]
     await producer.close()
+
+
+def test_an_exit_in_a_callback_ends_no_thread_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call_back(sys.exit, 3)
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended == [None]
+    assert "ends no program here" in caplog.text
+    with pytest.raises(SystemExit):  # an asyncio program runs its client itself
+        call_back(sys.exit, 3)
