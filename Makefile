@@ -24,7 +24,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
-	setup-etcd setup-minio setup-spark release check-release image test-docker lock sim sim-mutants model chaos fuzz clean
+	setup-etcd setup-minio setup-spark release check-release image test-docker setup-helm check-helm lock sim sim-mutants model chaos fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,7 +151,16 @@ image: release ## build the container image with Docker: IMAGE=icecore:0.1.0, BU
 		--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null) .
 
 test-docker: setup ## build the image and use it, where a Docker daemon answers: BUILD_OPTIONS as above
-	BUILD_OPTIONS='$(BUILD_OPTIONS)' $(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_image.py
+	BUILD_OPTIONS='$(BUILD_OPTIONS)' $(PY) -m pytest -q -p no:cacheprovider \
+		tests/deploy/test_image.py tests/deploy/test_container.py
+
+setup-helm: setup ## bring Helm 3 and 4, promtool and the schemas of Kubernetes, once for all checkouts
+	PYTHON=$(PY) scripts/setup_helm.sh
+
+check-helm: setup ## lint and render the chart, compare it with Kubernetes' schemas, test alerts: after setup-helm
+	@test -x $(CACHE)/helm || command -v helm >/dev/null || \
+		echo 'Helm is not here, so the chart is not checked: make setup-helm brings it' >&2
+	$(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_chart.py tests/deploy/test_alerts.py
 
 lock: setup ## choose the exact libraries of the image again, with their digests: docker/requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check 'uv>=0.9'

@@ -53,6 +53,7 @@ NOT_RUN = (
     ("[profiles.local]", "a file; the unit tests of profiles read one"),
     ("from deltalake import", "waits for a tiered segment; test_tiering.py reads such tables"),
     ("icecore tier verify", "a bucket; test_tiering.py proves one, and restores from it"),
+    ("docker run", "a Docker daemon; tests/deploy/test_image.py runs such containers"),
     ("toml", "a file; the unit tests of settings read such files"),
     ("ini", "a unit of systemd"),
     ("icecore-node inspect", "of a stopped node; test_offline.py has one"),

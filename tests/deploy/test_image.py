@@ -4,49 +4,24 @@
 """
 
 import json
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from icecore.blocking import Admin, Consumer, Producer
+from tests.deploy.images import built_image, docker
 from tests.support.ports import free_port_block
 
-ROOT = Path(__file__).parents[2]
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL")
 ANYBODY = ("--security-opt", "no-new-privileges", "--user", "12345:0")
 LISTEN = ("--host", "0.0.0.0", "--advertise", "127.0.0.1", "--insecure-bind")
 
 
-def docker(*arguments: str, check: bool = True) -> str:
-    """Run a command of Docker. Returns what it prints."""
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 or not check, done.stdout + done.stderr
-    return done.stdout + done.stderr if not check else done.stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def image() -> str:
-    if shutil.which("docker") is None:
-        pytest.skip("there is no docker command: install Docker")
-    if subprocess.run(["docker", "info"], capture_output=True).returncode:
-        pytest.skip("no Docker daemon answers: start one, or set DOCKER_HOST")
-    if given := os.environ.get("ICECORE_TEST_IMAGE"):
-        return given
-    command = ["make", "image", "IMAGE=icecore:test"]
-    options = os.environ.get("BUILD_OPTIONS", "")
-    built = subprocess.run(
-        [*command, f"BUILD_OPTIONS={options}"], cwd=ROOT, capture_output=True, text=True
-    )
-    if built.returncode and "pull" in built.stderr + built.stdout and "Step 2" not in built.stdout:
-        pytest.skip("the base image can't be pulled: give BUILD_OPTIONS a PYTHON_IMAGE")
-    assert built.returncode == 0, built.stdout[-4000:] + built.stderr[-4000:]
-    return "icecore:test"
+    return built_image()
 
 
 @dataclass(frozen=True)
