@@ -20,6 +20,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "arrow": ("pyarrow",),
     "tier": ("obstore", "deltalake"),
     "spark": ("pyspark",),
+    "testing": ("testcontainers",),
 }
 """Modules that each extra brings."""
 

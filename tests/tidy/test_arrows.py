@@ -36,7 +36,7 @@ ROOMS = {
         *("client.checks", "client.retries", "client.types", "client.conditions"),
         "client.options",
         *("client.cluster", "client.produce", "client.consume", "client.lookup", "client.admin"),
-        *("client", "blocking", "spark", "dev", "cli"),
+        *("client", "blocking", "spark", "dev", "testing", "cli"),
     ),
     "icecore_node": (
         *("ports", "metrics", "timing"),
