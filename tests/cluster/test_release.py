@@ -27,7 +27,7 @@ def test_two_builds_are_equal_byte_for_byte(tmp_path: Path) -> None:
     assert first == second
     assert {name.split("-")[0] for name in first} == {"icecore", "SHA256SUMS"}
     endings = {Path(name).suffix for name in first}
-    assert {".whl", ".gz"} <= endings
+    assert {".whl", ".gz", ".tgz"} <= endings
     told = (tmp_path / "first" / "SHA256SUMS").read_text().splitlines()
     assert {line.split()[1]: line.split()[0] for line in told} == {
         name: digest for name, digest in first.items() if name != "SHA256SUMS"

@@ -5,7 +5,10 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,16 @@ import yaml
 from icecore.process.settings import load
 from icecore_coordinator.config import CoordinatorSettings
 from icecore_node.config import NodeSettings
-from tests.deploy.charts import CHART, HELMS, rendered, run_helm, template, validate
+from tests.deploy.charts import (
+    CHART,
+    HELMS,
+    KUBE_VERSION,
+    ROOT,
+    rendered,
+    run_helm,
+    template,
+    validate,
+)
 
 NODE_PORT = ("--set", "externalAccess.enabled=true,externalAccess.type=NodePort")
 BALANCED = ("--set", "externalAccess.enabled=true,externalAccess.domain=events.example.com")
@@ -240,11 +252,13 @@ def test_pods_are_as_safe_as_the_restricted_standard_wants() -> None:
 
 
 def test_a_pod_has_longer_than_its_clean_leave_takes() -> None:
-    found = rendered("--set", "nodes.leaveWaitSeconds=300")
+    found = rendered("--set", "nodes.leaveWaitSeconds=300,nodes.settleWaitSeconds=40")
     pod = found.get("StatefulSet", "events-icecore-node")["spec"]["template"]
-    assert pod["spec"]["terminationGracePeriodSeconds"] == 330
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 370
     assert "leave_wait_ms = 300000" in str(found.get("ConfigMap", "events-icecore-config"))
     (container,) = pod["spec"]["containers"]
+    (*_, hook) = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert "cluster health --wait 40 " in hook and hook.endswith("|| true")
     probes = {
         each: container[f"{each}Probe"]["httpGet"]["path"] for each in ("startup", "liveness")
     }
@@ -278,6 +292,15 @@ def test_budgets_and_services_find_their_pods() -> None:
     for each in found.all("Service"):
         component = each["spec"]["selector"]["app.kubernetes.io/component"]
         assert {port["targetPort"] for port in each["spec"]["ports"]} <= ports[component]
+
+
+def test_a_release_has_the_chart_as_helm_reads_it(tmp_path: Path) -> None:
+    builder = str(ROOT / "scripts" / "build_release.py")
+    subprocess.run([sys.executable, builder, str(tmp_path)], check=True, capture_output=True)
+    (packed,) = tmp_path.glob("*.tgz")
+    options = ("--namespace", "data", "--kube-version", KUBE_VERSION)
+    done = run_helm("helm", "template", "events", str(packed), *options)
+    assert (done.returncode, done.stdout) == (0, template().stdout)
 
 
 def test_two_releases_share_no_object() -> None:
