@@ -75,6 +75,8 @@ _CHANNEL_OPTIONS: _Options = [
     ("grpc.max_reconnect_backoff_ms", 300),
     # Also the time one attempt may take, hence not as short: a busy peer answers late.
     ("grpc.min_reconnect_backoff_ms", 1_000),
+    # A name gets another address where a pod is made anew; gRPC would ask for it each 30 s only.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.enable_retries", 0),  # who retries what is decided by the caller
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
