@@ -169,22 +169,28 @@ class Coordinator:
             ports, rolls, self._sessions.usage, self.tiering.local.free, reclaim_slack_bytes
         )
         self._admission = NodeAdmission(ports, self._sessions)
-        nodes = CoordinatorService(
-            ports,
-            admission=self._admission,
-            sessions=self._sessions,
-            broken=BrokenStreams(self._sessions, ports.calls, self._jobs.spawn),
-            pushes=self._pushes,
-            sealing=LiveSealing(ports, opening, _seal_checker(ports), gains),
-            naming=self._naming,
-            describe_tiered=TieredCopies(self.ledger.state, self.tiering.doubt).describe,
-            is_new_cluster=is_new_cluster,
-        )
+        sealing = LiveSealing(ports, opening, _seal_checker(ports), gains)
+        nodes = self._node_service(ports, sealing, is_new_cluster=is_new_cluster)
         self._removal, self._balancer = NodeRemoval(ports), Balancer(ports)
         self._describer = self._make_describer(clock)
         admin = self._admin(ports, rng, topic_defaults or TopicDefaults())
         self._handlers = _checked(_merged(nodes.handlers(), admin), self.ledger.tenure.check)
         self._servers: list[Server] = []
+
+    def _node_service(
+        self, ports: WorkerPorts, sealing: LiveSealing, *, is_new_cluster: bool
+    ) -> CoordinatorService:
+        return CoordinatorService(
+            ports,
+            admission=self._admission,
+            sessions=self._sessions,
+            broken=BrokenStreams(self._sessions, ports.calls, self._jobs.spawn),
+            pushes=self._pushes,
+            sealing=sealing,
+            naming=self._naming,
+            describe_tiered=TieredCopies(self.ledger.state, self.tiering.doubt).describe,
+            is_new_cluster=is_new_cluster,
+        )
 
     def _make_sessions(self, ports: WorkerPorts) -> NodeSessions:
         return NodeSessions(

@@ -88,14 +88,12 @@ class Retries:
             self._told[about] = told_ms, untold + 1
             return
         self._told[about] = now_ms, 0
-        where: dict[str, Any] = {}
-        if retry.topic:
-            where = {"topic": retry.topic, "partition": retry.partition}
         event(
             _log,
             level,
             "retrying",
-            **where,
+            topic=retry.topic or None,
+            partition=retry.partition if retry.topic else None,
             why=retry.error.reason,
             error=retry.error,
             waited_s=round(retry.waited_s, 1),

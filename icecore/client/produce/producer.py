@@ -7,7 +7,7 @@ A batch is closed when it is full or ``linger_ms`` after its first record, and t
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from typing import Any, Final, Self, Unpack
 
@@ -125,19 +125,7 @@ class Producer:
             on_done=self._buffer.release,
             on_broken=self._abandon,
         )
-        self._topics = Topics(
-            self._metadata,
-            self._buffer,
-            self._clock,
-            self._connection.rng,
-            self._sender.start,
-            delivery_ms / 1000,
-            checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
-            min(
-                checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0),
-                delivery_ms / 1000,
-            ),
-        )
+        self._topics = self._make_topics(chosen)
         self._known = self._topics.by_name
         self._partitioner = Partitioner(self._topics, self._buffer)
         self._append = self._partitioner.append
@@ -145,6 +133,19 @@ class Producer:
         self._batches_yielded = 0
         self._home = Home(self._topics.close)
         self._thread_id, self._is_closed = 0, False
+
+    def _make_topics(self, chosen: Mapping[str, Any]) -> Topics:
+        within_s = chosen["delivery_timeout_ms"] / 1000
+        return Topics(
+            self._metadata,
+            self._buffer,
+            self._clock,
+            self._connection.rng,
+            self._sender.start,
+            within_s,
+            checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
+            min(checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0), within_s),
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
