@@ -10,7 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from icecore.errors import ConfigurationError, IcecoreError
+from icecore.errors import ConfigurationError, IcecoreError, InternalError
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 from icecore_coordinator.election.ballot import Ballot
@@ -57,6 +57,7 @@ class Elector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._error: IcecoreError | None = None
+        self._has_failed = asyncio.Event()
         self.placed = asyncio.Event()
         """Set once all candidates were seen, this one among them."""
         self.elected = asyncio.Event()
@@ -76,6 +77,7 @@ class Elector:
     async def stop(self) -> None:
         """End the session, so that others need not wait for its end. Idempotent."""
         session = self._state.session
+        self._state, _ = step(self._state, Resigned(), self._clock.monotonic_ms())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -99,11 +101,19 @@ class Elector:
         return self._state.active_address
 
     async def failed(self) -> None:
-        """Wait until a person has to do something. Raises ConfigurationError then."""
-        while self._error is None:
-            self._changed.clear()
-            await self._changed.wait()
+        """Wait for what this process must end with.
+
+        Raises:
+            ConfigurationError: A person has to change settings.
+            InternalError: The election has failed.
+        """
+        await self._has_failed.wait()
+        assert self._error is not None
         raise self._error
+
+    def _fail(self, error: IcecoreError) -> None:
+        self._error = error
+        self._has_failed.set()
 
     # --- inputs ---------------------------------------------------------------------------------
 
@@ -177,7 +187,7 @@ class Elector:
                     self.elected.clear()
                     self.deposed.set()
                 case Refuse():
-                    self._error = ConfigurationError(effect.why)
+                    self._fail(ConfigurationError(effect.why))
         if any(each.session == self._state.session for each in self._state.candidates):
             self.placed.set()
         self._changed.set()
@@ -185,8 +195,7 @@ class Elector:
     def _note(self, error: IcecoreError) -> None:
         """The election does not answer, or refuses."""
         if isinstance(error, ConfigurationError):
-            self._error = error
-            self._changed.set()
+            self._fail(error)
         if error.message != self.trouble:
             event(_log, logging.WARNING, "election_unwell", error=error)
         self.trouble = error.message
@@ -194,4 +203,12 @@ class Elector:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that fails ends the process: without it this one would only seem to stand."""
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        event(_log, logging.ERROR, "task_failed", task="election", exc_info=error)
+        self._fail(InternalError(f"the election failed: {error!r}"))

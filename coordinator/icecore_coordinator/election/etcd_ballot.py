@@ -16,7 +16,7 @@ from icecore.errors import ConfigurationError, StorageError
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.election.ballot import CandidateSession
 from icecore_coordinator.election.candidacy import Candidate
-from icecore_coordinator.stores.etcd_client import EtcdClient
+from icecore_coordinator.stores.etcd_client import CompactedError, EtcdClient
 from icecore_coordinator.stores.etcd_messages import delete_all, end_of, put
 from icecore_coordinator.stores.etcd_store import CANDIDATES
 
@@ -67,7 +67,7 @@ class EtcdBallot:
 
     async def changed(self, mark: int, within_s: float) -> None:
         """See ``Ballot.changed``."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, CompactedError):
             async with asyncio.timeout(within_s):
                 changes = self._watcher.watch(
                     self._keys, end_of(self._keys), mark + 1, silence_s=within_s

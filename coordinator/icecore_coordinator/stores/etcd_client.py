@@ -169,7 +169,7 @@ class EtcdClient:
             )
             stream = call(metadata=self._metadata())
             try:
-                await stream.write(watch(key, range_end, start_revision))
+                await _kept(stream.write(watch(key, range_end, start_revision)))
                 while True:
                     yield await self._heard(stream, silence_s)
             finally:
@@ -184,13 +184,13 @@ class EtcdClient:
 
     async def _heard(self, stream: Any, silence_s: float) -> Any:
         """The next message of a watch. A read that is given up would end the stream."""
-        reading = asyncio.ensure_future(stream.read())
+        reading = asyncio.ensure_future(_kept(stream.read()))
         try:
             for _ in range(2):
                 await asyncio.wait((reading,), timeout=silence_s)
                 if reading.done():
                     break
-                await stream.write(ask_progress())
+                await _kept(stream.write(ask_progress()))
             else:
                 self._at = (self._at + 1) % len(self._members)
                 raise StorageError(f"a watch has heard nothing for {2 * silence_s:g} s")
@@ -373,7 +373,7 @@ class EtcdClient:
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        return await call(request, timeout=patience_s, metadata=self._metadata())
+        return await _kept(call(request, timeout=patience_s, metadata=self._metadata()))
 
     async def _once_streamed(self, member: str, request: Any, patience_s: float) -> Any:
         """As ``_once``, of the one method that etcd has as a stream only."""
@@ -385,11 +385,10 @@ class EtcdClient:
         )
         stream = call(timeout=patience_s, metadata=self._metadata())
         try:
-            await stream.write(request)
-            found = await stream.read()
+            await _kept(stream.write(request))
+            found = await _kept(stream.read())
             if found is grpc.aio.EOF:
-                code = await stream.code()
-                raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+                raise _broken("the member has ended the call")
             return found
         finally:
             stream.cancel()
@@ -426,6 +425,23 @@ class EtcdClient:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _kept(work: Awaitable[T]) -> T:
+    """Wait for a call. gRPC says of one whose connection we have closed meanwhile, for the sake of
+    another call, that its caller is cancelled; it is not."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise _broken("its connection was given up") from error
+
+
+def _broken(why: str) -> grpc.aio.AioRpcError:
+    nothing = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details=why)
 
 
 def _details(error: grpc.aio.AioRpcError) -> str:
