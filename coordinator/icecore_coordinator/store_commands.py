@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from icecore.errors import ConfigurationError, IcecoreError, InternalError, StorageError
+from icecore.errors import (
+    ConfigurationError,
+    IcecoreError,
+    InternalError,
+    StorageError,
+    SupersededError,
+)
 from icecore.metadata_backup import Backup, BackupEntry, BackupHeader, BackupWriter
 from icecore.process.settings import load
 from icecore.process.system import SystemClock, SystemRng
@@ -41,7 +47,8 @@ async def dump(store: MetadataStore, path: Path) -> StoredMetadata:
     """Write a backup of a store whose coordinator does not run.
 
     Raises:
-        ConfigurationError: The store is empty, or the path is something else than its backup.
+        ConfigurationError: The store is empty, or a coordinator has changed it meanwhile; the path
+            is something else than its backup.
         StorageError: The store or the file failed.
     """
     epoch = await store.acquire_coordinator_epoch()
@@ -50,6 +57,7 @@ async def dump(store: MetadataStore, path: Path) -> StoredMetadata:
         entries += [BackupEntry(each.key, each.value, each.version) for each in page]
     if not entries:
         raise ConfigurationError("this metadata store is empty: nothing was written")
+    await _check_unchanged(store)
     state = _loaded(entries)
     taken_at_ms = SystemClock().now_ms()
     header = BackupHeader(state.cluster_id, epoch, store.revision, len(entries), taken_at_ms)
@@ -60,6 +68,17 @@ async def dump(store: MetadataStore, path: Path) -> StoredMetadata:
     finally:
         writer.abandon()
     return _summary(state, header)
+
+
+async def _check_unchanged(store: MetadataStore) -> None:
+    """Raises ConfigurationError unless nobody else could write while the records were read."""
+    try:
+        await store.txn([], [])
+    except SupersededError as error:
+        raise ConfigurationError(
+            "a coordinator has taken over while the metadata were read, so nothing was written:"
+            " stop all coordinators, or take the backup without --data"
+        ) from error
 
 
 async def restore(store: MetadataStore, path: Path) -> StoredMetadata:

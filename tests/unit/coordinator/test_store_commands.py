@@ -14,7 +14,8 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.state.cluster_state import next_of
 from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.store_commands import dump, main, restore
-from icecore_coordinator.stores.sqlite_store import SqliteStore
+from icecore_coordinator.stores.metadata_store import Stored
+from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from icecore_coordinator.stores.store_choice import SQLITE_FILE
 
 
@@ -135,3 +136,21 @@ def test_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     used = SqliteStore(Path(locked) / SQLITE_FILE)
     fails("already in use by another", "restore", backup, "--data", locked)
     asyncio.run(used.close())
+
+
+async def test_a_coordinator_that_takes_over_meanwhile_spoils_the_backup(tmp_path: Path) -> None:
+    """It stands by again, and may begin between two pages."""
+    database = SqliteDatabase(tmp_path / SQLITE_FILE)
+
+    class Overtaken(SqliteStore):
+        async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
+            found = await super().scan(prefix, after, limit)
+            await SqliteStore(database).acquire_coordinator_epoch()
+            return found
+
+    first = Ledger(SqliteStore(database), SystemRng())
+    await first.open()
+    with pytest.raises(ConfigurationError, match="taken over while the metadata were read"):
+        await dump(Overtaken(database), tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+    database.close()
