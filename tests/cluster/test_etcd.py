@@ -44,11 +44,11 @@ async def changes(cluster: LocalCluster, names: Iterator[str]) -> float:
             await asyncio.sleep(0.1)
 
 
-def topic_names() -> Iterator[str]:
+def topic_names(prefix: str = "made") -> Iterator[str]:
     number = 0
     while True:
         number += 1
-        yield f"made-{number}"
+        yield f"{prefix}-{number}"
 
 
 @contextlib.asynccontextmanager

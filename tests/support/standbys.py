@@ -28,10 +28,12 @@ class Coordinators:
 
     Args:
         cluster: Its nodes call all of them; it starts none of its own but number 0.
+        etcd: Has their metadata.
         count: How many.
     """
 
-    def __init__(self, cluster: LocalCluster, count: int) -> None:
+    def __init__(self, cluster: LocalCluster, etcd: EtcdMembers, count: int) -> None:
+        self.etcd = etcd
         ports = free_ports(2 * count)
         self.cluster = cluster
         self.addresses = [f"127.0.0.1:{port}" for port in ports[:count]]
@@ -58,13 +60,10 @@ class Coordinators:
     def spawn(self, number: int, **settings: str) -> subprocess.Popen[bytes]:
         """Start a coordinator other than number 0."""
         folder = self.cluster.folder
-        flags = {
-            "data": str(folder / f"coordinator-{number}"),
-            "config": str(folder / "icecore.toml"),
-            "listen": self.addresses[number],
-            "metrics": self._metrics[number],
-            **settings,
-        }
+        flags = {"data": str(folder / f"coordinator-{number}"), **settings}
+        flags["config"] = str(folder / "icecore.toml")
+        flags.setdefault("listen", (*self.addresses, "")[number])
+        flags.setdefault("metrics", (*self._metrics, "")[number])
         words = [word for name, value in flags.items() for word in (f"--{name}", value)]
         with self.log(number).open("ab") as log:
             self._others[number] = subprocess.Popen(
@@ -76,6 +75,18 @@ class Coordinators:
                 env=launch.environment("coordinator", {}),
             )
         return self._others[number]
+
+    def refused(self, **settings: str) -> str:
+        """Start one more that must end by itself: what it says last."""
+        number = len(self.addresses)
+        self.log(number).unlink(missing_ok=True)
+        process = self.spawn(number, **settings)
+        try:
+            assert process.wait(_WITHIN_S) == 1
+        finally:
+            process.kill()
+            process.wait()
+        return self.log(number).read_text().splitlines()[-1]
 
     def log(self, number: int) -> Path:
         """Its log."""
@@ -95,9 +106,9 @@ class Coordinators:
         return found.decode().strip()
 
     def wait(self, number: int, words: tuple[str, ...]) -> None:
-        """Wait until its readiness says one of these words."""
+        """Wait until its readiness begins with one of these words."""
         until = time.monotonic() + _WITHIN_S
-        while self.page(number) not in words:
+        while not self.page(number).startswith(words):
             assert time.monotonic() < until, (self.page(number), self.log(number).read_text())
             time.sleep(_POLL_S)
 
@@ -137,7 +148,7 @@ def running_coordinators(etcd: EtcdMembers, folder: Path, count: int) -> Iterato
         "etcd": {"endpoints": ",".join(etcd.endpoints), "session_ms": SESSION_MS},
     }
     cluster = LocalCluster(folder, 3, coordinator_settings=settings)
-    coordinators = Coordinators(cluster, count)
+    coordinators = Coordinators(cluster, etcd, count)
     with running(cluster):
         try:
             for number in range(1, count):
