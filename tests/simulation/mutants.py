@@ -20,6 +20,7 @@ from tests.simulation import mistakes_bootstrap as bootstrap
 from tests.simulation import mistakes_clocks as clocks
 from tests.simulation import mistakes_deletion as deletion
 from tests.simulation import mistakes_disks as disks
+from tests.simulation import mistakes_election as election
 from tests.simulation import mistakes_engines as engines
 from tests.simulation import mistakes_forgotten as forgotten
 from tests.simulation import mistakes_hand_over as hand_over
@@ -93,6 +94,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(protocol.s3_without_isr_clause, "lonely_leader", 4),
     Mutant(protocol.seal_without_write_back, "smoke"),
     Mutant(protocol.coordinator_epoch_not_compared, "two_coordinators"),
+    Mutant(election.standby_acts_early, "election"),
+    Mutant(election.session_counts_from_the_answer, "election", 6),
+    Mutant(election.timers_are_believed, "election"),
+    Mutant(election.gaps_are_passed_over, "election"),
     Mutant(registry.any_incarnation_answers, "early_fence"),
     Mutant(registry.disk_may_go_back, "live_snapshot"),
     Mutant(registry.log_may_go_back, "log_restored"),

@@ -51,6 +51,7 @@ from tests.simulation import (
 from tests.simulation.askers import make_asker
 from tests.simulation.cluster import COORDINATOR, World
 from tests.simulation.copies import false_copies, split_logs, surplus_copies
+from tests.simulation.election import run_election
 from tests.simulation.faults import Fault, Scene
 from tests.simulation.faults_store import draw_tier
 from tests.simulation.history import Outcome
@@ -78,6 +79,7 @@ TOTAL_LOSS = re.compile(r'segment_id=(\d+) why="every copy is UNKNOWN')
 """In the alert about a segment without a whole copy; whether that is so is judged in ``losses``."""
 WORLD_S = 900.0
 LOOKUP_SWARM = "lookup_swarm"
+ELECTION = "election"
 
 
 @dataclass
@@ -262,11 +264,13 @@ def run_seed(
     """One world from its seed to its verdict; never raises for what the world does.
 
     Args:
-        scenario: Of ``SCENARIOS``.
+        scenario: Of ``SCENARIOS``, or ``election``, a world without nodes.
         seed: Decides everything.
         keep_trace: Keep every event as text.
         only: Numbers of the faults that happen; None = all.
     """
+    if scenario == ELECTION:
+        return Report(seed, scenario, problems=run_election(seed))
     plan = SCENARIOS[scenario](seed)
     if only is not None:
         plan = replace(plan, faults=tuple(each for each in plan.faults if each.number in only))
