@@ -15,48 +15,86 @@ from typing import Any, Final, NoReturn
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
+class JsonNumber(str):
+    """A number, as it was written."""
+
+    __slots__ = ()
+
+
+class _Members(list[Any]):
+    """Names and values of an object."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class JsonPart:
     """A value inside of a JSON text."""
 
     value: Any
-    """A string, True, False, None, a list or a dict; a number is the string of its digits."""
-    text: str
-    """It as it was written."""
+    """A string, ``JsonNumber``, True, False, None, a list, or an object as a list of pairs."""
+    source: str = ""
+    """A list or an object as it was written."""
 
     @property
     def is_number(self) -> bool:
         """Return whether it is a number."""
-        return isinstance(self.value, str) and not self.is_string
+        return isinstance(self.value, JsonNumber)
 
     @property
     def is_string(self) -> bool:
         """Return whether it is a string."""
-        return self.text.startswith('"')
+        return isinstance(self.value, str) and not self.is_number
+
+    @property
+    def is_object(self) -> bool:
+        """Return whether it is an object."""
+        return isinstance(self.value, _Members)
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether it is a list."""
+        return isinstance(self.value, list) and not self.is_object
 
     def as_text(self) -> str | None:
         """The string itself; anything else as it was written; None of null."""
-        if self.value is None:
-            return None
-        return str(self.value) if self.is_string else self.text
+        if isinstance(self.value, str) or self.value is None:
+            return None if self.value is None else str(self.value)
+        return _BOOLEANS[self.value] if isinstance(self.value, bool) else self.source
 
     def shown(self) -> str:
         """It for a message."""
-        return self.text if len(self.text) <= 60 else f"{self.text[:57]}..."
+        text = repr(self.value) if self.is_string else self.as_text() or "null"
+        return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_BOOLEANS: Final = {True: "true", False: "false"}
 
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-_decoder: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
+_decoder: Final = json.JSONDecoder(
+    parse_int=JsonNumber,
+    parse_float=JsonNumber,
+    parse_constant=_refuse,
+    object_pairs_hook=_Members,
+)
 """Numbers stay text: some are too large for Python, and all of them change in it."""
 
 
-def check_object(text: str) -> None:
-    """Raises ValueError when the text is no JSON object."""
-    if not isinstance(_decoder.decode(text), dict):
+def check_object(text: str) -> list[tuple[str, Any]]:
+    """Names and values of an object, as ``JsonPart`` has them.
+
+    Raises:
+        NotAnObjectError: The text is something else.
+        ValueError: It is no JSON.
+    """
+    found = _decoder.decode(text)
+    if not isinstance(found, _Members):
         raise NotAnObjectError
+    return found
 
 
 class NotAnObjectError(ValueError):
@@ -70,8 +108,10 @@ def members_of(text: str) -> list[tuple[str, JsonPart]]:
         NotAnObjectError: It is something else.
         ValueError: It is no JSON.
     """
-    check_object(text)
-    return [(str(name), part) for name, part in _parts(text, is_object=True)]
+    found = check_object(text)
+    if any(isinstance(value, list) for _, value in found):  # where they stand says how
+        return [(str(name), part) for name, part in _parts(text, is_object=True)]
+    return [(name, JsonPart(value)) for name, value in found]
 
 
 def items_of(text: str) -> list[JsonPart]:

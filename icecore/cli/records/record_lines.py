@@ -183,7 +183,7 @@ class _Row:
 
 def _tags_of(part: JsonPart) -> list[str]:
     """A list has several; null is none."""
-    parts = items_of(part.text) if isinstance(part.value, list) else [part]
+    parts = items_of(part.source) if part.is_list else [part]
     return [text for each in parts if (text := each.as_text()) is not None]
 
 
@@ -210,18 +210,18 @@ def _partition_of(row: _Row) -> int:
         return -1
     part = row.part("partition")
     if not (part.is_number and part.value.removeprefix("-").isdecimal() and len(part.value) < 20):
-        shown = repr(part.value) if part.is_string else part.shown()
-        raise ValueError(f"partition is {shown}, no number")
+        raise ValueError(f"partition is {part.shown()}, no number")
     return int(part.value)
 
 
 def _headers_of(part: JsonPart, form: LineFormat) -> tuple[tuple[str, bytes | None], ...]:
     if part.value is None:
         return ()
-    if isinstance(part.value, dict):
-        return tuple((_header_name(name), _encoded(each)) for name, each in members_of(part.text))
-    if isinstance(part.value, list) and all(isinstance(each, dict) for each in part.value):
-        rows = [_Row(members_of(each.text)) for each in items_of(part.text)]
+    if part.is_object:
+        return tuple((_header_name(name), _encoded(each)) for name, each in members_of(part.source))
+    items = items_of(part.source) if part.is_list else []
+    if part.is_list and all(each.is_object for each in items):
+        rows = [_Row(members_of(each.source)) for each in items]
         return tuple((_named(row), _bytes_of(row, "value", form)) for row in rows)
     raise ValueError("headers are an object, or a list of objects with name and value")
 

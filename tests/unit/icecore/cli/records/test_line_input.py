@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from icecore.cli.records import line_input
 from icecore.cli.records.line_input import UnreadableInputError, check_sources, read_lines
+from tests.support import rotation
 
 
 def lines_of(path: Path, line_bytes_max: int = 1 << 20, **options: object) -> list[bytes]:
@@ -23,7 +24,7 @@ def lines_of(path: Path, line_bytes_max: int = 1 << 20, **options: object) -> li
     return asyncio.run(run())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rotation.examples(100), deadline=None)
 @given(
     data=st.lists(st.binary(max_size=9), max_size=6).map(b"\n".join),
     chunk=st.integers(1, 7),

@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icecore.cli.records.json_text import items_of, members_of
+from icecore.cli.records.json_text import JsonPart, items_of, members_of
 from icecore.cli.records.record_lines import RECORDS, LineFormat, parse_lines
 from icecore.codec.record import Record
 from icecore.errors import InvalidRequestError
+from tests.support import rotation
 
 FIELDS = LineFormat(
     is_ndjson=True, key_field="k", value_field="v", tag_fields=("t",), headers_field="h"
 )
+
 BOM = b"\xef\xbb\xbf"
 
 
@@ -71,7 +73,7 @@ def as_bytes(text: str) -> bytes | None:
     return text.encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rotation.examples(200), deadline=None)
 @given(
     key=texts, value=texts, tags=st.lists(plain, max_size=3), header=texts, gap=space, other=texts
 )
@@ -90,14 +92,20 @@ def test_what_is_no_string_is_the_bytes_of_the_source(
     assert parsed(BOM + line, FIELDS).value == record.value
 
 
-@settings(max_examples=100, deadline=None)
+def stored(part: JsonPart) -> bytes | None:
+    text = part.as_text()
+    return None if text is None else text.encode()
+
+
+@settings(max_examples=rotation.examples(100), deadline=None)
 @given(parts=st.lists(texts, max_size=4), gap=space)
 def test_parts_are_found_where_they_stand(parts: list[str], gap: str) -> None:
     text = f"{gap}[{gap}{f'{gap},'.join(parts)}{gap}]"
-    assert [part.text for part in items_of(text)] == parts
+    expected = [as_bytes(part) for part in parts]
+    assert [stored(part) for part in items_of(text)] == expected
     members = ",".join(f'{gap}"n"{gap}:{gap}{part}{gap}' for part in parts)
     found = members_of(f"{{{members}{gap}}}")
-    assert [(name, part.text) for name, part in found] == [("n", part) for part in parts]
+    assert [(name, stored(part)) for name, part in found] == [("n", each) for each in expected]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from icecore.errors import (
     UnavailableError,
 )
 from icecore.topic_settings import SegmentSettings
+from tests.support import rotation
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
 
 SMALL = SegmentSettings(record_bytes_max=1_000, batch_bytes_max=8 << 10)
@@ -228,7 +229,7 @@ names = st.text(st.characters(codec="utf-8"), max_size=20)
 sizes = st.integers(0, 300)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rotation.examples(150), deadline=None)
 @given(
     value=st.none() | sizes,
     key=st.none() | sizes,
