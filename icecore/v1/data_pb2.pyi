@@ -334,10 +334,12 @@ class FetchPartition(_message.Message):
     min_high_watermark: _builtins.int
     """a replica behind it waits or answers NOT_REPLICA"""
     segment_id: _builtins.int
-    """0 = whichever covers the offset"""
+    """0 = whichever covers the offset; of what lies in object storage"""
     @_builtins.property
     def filter(self) -> Global___RecordFilter:
-        """batches hold matching records only; next_offset is behind all"""
+        """alone, each node with an object store answers
+        batches hold matching records only; next_offset is behind all
+        """
 
     def __init__(
         self,

@@ -196,7 +196,7 @@ class Node:
         context, table = self.context, self.replicas
         for_readers = HeavyWork(context.executor)
         self._remote = self._remote_reading() if self._remote_ports is not None else None
-        remote = RemoteSegments(self._remote, table)
+        remote = RemoteSegments(self._remote, table, context.clock, self._coordinator.segment_at)
         self._producer_ids = ProducerIds(context, self._coordinator)
         self.metadata = MetadataService(context, self._coordinator, self.mirror, table)
         self.data = DataService(

@@ -218,6 +218,10 @@ class NothingKnown:
         return IndexSummary(NO_INDEX)
 
 
+async def find_nothing(topic: str, partition: int, offset: int) -> None:
+    """As a coordinator without segments in object storage."""
+
+
 class QueryNode:
     """One partition on one node."""
 
@@ -247,7 +251,7 @@ class QueryNode:
         )
         reading = ReplicaReading(self.context, cast(Any, self))
         heavy = HeavyWork(cast(Any, self.executor))
-        remote = RemoteSegments(None, self.table)
+        remote = RemoteSegments(None, self.table, self.clock, find_nothing)
         self.queries = QueryHandler(self.context, self.table, reading, heavy, remote)
         self.silent_ms = 0
         self.fetches = FetchHandler(

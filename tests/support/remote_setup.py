@@ -154,6 +154,15 @@ class Metadata:
         """Attempts of copies that the node could not read."""
         self.failure: IcecoreError | None = None
 
+    async def segment_at(self, topic: str, partition: int, offset: int) -> Segment | None:
+        self.calls += 1
+        for segment_id in sorted(self.published):
+            found = self.record(segment_id)
+            is_there = (found.topic, found.partition) == (topic, partition)
+            if is_there and found.base_offset <= offset < found.end_offset:
+                return found.changed(is_tiered=True, replicas=())
+        return None
+
     async def ask(self, segment_id: SegmentId, refuted: int) -> coordinator_pb2.TieredSegment:
         self.calls += 1
         self.refuted += [refuted] if refuted else []
@@ -239,7 +248,9 @@ class RemoteNode:
 
     def _serve(self, node: QueryNode) -> None:
         node.context.identity.register(CLUSTER, incarnation=11, coordinator_epoch=1)
-        segments = RemoteSegments(self.reading, node.table)
+        segments = RemoteSegments(
+            self.reading, node.table, self.node.clock, self.metadata.segment_at
+        )
         reading = ReplicaReading(node.context, cast(Any, node))
         heavy = HeavyWork(cast(Any, node.executor))
         context, table = node.context, node.table

@@ -81,9 +81,8 @@ class Producer:
         **options: Unpack[ProducerOptions],
     ) -> None:
         chosen = filled(Producer, ProducerOptions, options)
-        delivery_ms = chosen["delivery_timeout_ms"]
         checks.duration("linger_ms", chosen["linger_ms"], 0)
-        checks.duration("delivery_timeout_ms", delivery_ms, 1)
+        checks.duration("delivery_timeout_ms", delivery_ms := chosen["delivery_timeout_ms"], 1)
         self._connection = Connection(
             bootstrap, net, clock, rng, chosen["transport"], chosen["on_retry"]
         )
@@ -144,7 +143,7 @@ class Producer:
             self._sender.start,
             within_s,
             checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
-            min(checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0), within_s),
+            checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0),
         )
 
     async def __aenter__(self) -> Self:

@@ -105,7 +105,7 @@ class Topics:
         self._timeout_s = timeout_s
         self._batch_bytes = batch_bytes
         self._asked_ms = 0.0
-        self._wait_s = wait_s
+        self._wait_s = min(wait_s, timeout_s)
         self._unrouted: dict[Topic, None] = {}
         self._closed: IcecoreError | None = UnavailableError(
             "the producer is not started: use async with, or start()"

@@ -26,10 +26,10 @@ from icecore.process.log import (
     event,
 )
 from icecore.rpc import convert
-from icecore.rpc.methods import COORDINATOR
+from icecore.rpc.methods import ADMIN, COORDINATOR
 from icecore.rpc.parts import in_parts
 from icecore.rpc.ports import ClientStream
-from icecore.v1 import common_pb2, coordinator_pb2
+from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext
 
 _log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ ResultT = TypeVar("ResultT")
 
 _ANOTHER_MAY_ANSWER = (NotCoordinatorError, UnavailableError, RequestTimeoutError)
 CALL_TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = 2.0
 ITEMS_PER_CALL_MAX = 1_000
 """Coordinators take more (``rpc/bounds.py``), and a call of so many is answered in time."""
 SEAL_TIMEOUT_S = 15.0
@@ -257,6 +258,17 @@ class CoordinatorLink:
             refuted_attempt: Attempt of a copy that this node could not read; 0 = none.
         """
         return await self._describe.submit((segment_id, refuted_attempt))
+
+    async def segment_at(self, topic: str, partition: int, offset: int) -> Segment | None:
+        """Return the segment of a partition that holds an offset, wherever its records are; None
+        when there is none. Raises what the coordinator answers, or that it does not."""
+        request = admin_pb2.ListSegmentsRequest(
+            topic=topic, partitions=[partition], from_offset=offset, max_segments=1
+        )
+        body = await self.ask(ADMIN["ListSegments"], request.SerializeToString(), LOOK_TIMEOUT_S)
+        listed = admin_pb2.ListSegmentsResponse.FromString(body).segments
+        found = convert.segment_from_proto(listed[0]) if listed else None
+        return found if found is not None and found.base_offset <= offset else None
 
     # --- plumbing -------------------------------------------------------------------------------
 

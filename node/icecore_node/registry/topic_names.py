@@ -62,6 +62,10 @@ class TopicNames:
             raise UnknownTopicError(f"topic {name or found.hex()!r} is deleted", topic=name)
         return found
 
+    def name_of(self, topic_id: bytes) -> str:
+        """The name of a topic, empty when it is not known here."""
+        return self._names.get(topic_id, "")
+
     def check_current(self, topic_id: bytes) -> None:
         """Raises UnknownTopicError when another topic has the name of this one: records appended to
         this one could not be read by that name."""

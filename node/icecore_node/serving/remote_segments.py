@@ -4,10 +4,15 @@ A client that was told to come here names the segment. A client that asks for a 
 damaged here need not know that: the copy in object storage is as good.
 """
 
-from typing import TYPE_CHECKING
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from icecore.errors import NotReplicaError, OffsetOutOfRangeError
+from icecore.errors import IcecoreError, NotReplicaError, OffsetOutOfRangeError
 from icecore.model import NO_SEGMENT, Segment, SegmentId
+from icecore.rpc.ports import Clock
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Life
 from icecore_node.serving.query.log_search import LogView
@@ -17,17 +22,36 @@ if TYPE_CHECKING:  # for nodes with an object store
     from icecore_node.remote.read.remote_log import RemoteLog
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+_KNOWN_MAX: Final = 1_024
+_NOTHING_KEEP_MS: Final = 1_000.0
+
+Find: TypeAlias = Callable[[str, int, int], Awaitable[Segment | None]]
+
+
 class RemoteSegments:
     """Loop only.
 
     Args:
         reading: Reads object storage; None = this node has no object store.
         table: Replicas on this node.
+        clock: For how long an answer that there is nothing holds.
+        find: Asks the coordinator which segment holds an offset of a topic's partition.
     """
 
-    def __init__(self, reading: "RemoteReading | None", table: ReplicaTable) -> None:
+    def __init__(
+        self, reading: "RemoteReading | None", table: ReplicaTable, clock: Clock, find: Find
+    ) -> None:
         self._reading = reading
         self._table = table
+        self._clock = clock
+        self._find = find
+        self._found: OrderedDict[tuple[str, int], Segment] = OrderedDict()
+        """The last segments that were found in object storage alone, by partition."""
+        self._nothing_ms: OrderedDict[tuple[str, int], float] = OrderedDict()
+        """When nothing was found in a partition."""
 
     @property
     def reading(self) -> "RemoteReading":
@@ -72,6 +96,8 @@ class RemoteSegments:
         if self._reading is None:
             return None
         named = segment_id or self._damaged_at(topic_id, topic, partition, offset)
+        if named == NO_SEGMENT and self._is_history(topic_id, topic, partition, offset):
+            named = await self._history_at(topic_id, topic, partition, offset)
         found = await self.named(topic_id, topic, partition, named)
         if found is None or not found.base_offset <= offset < found.end_offset:
             return None
@@ -83,6 +109,32 @@ class RemoteSegments:
             )
         return found
 
+    def _is_history(self, topic_id: bytes, topic: str, partition: int, offset: int) -> bool:
+        """Return whether an offset is before all that this node has of a partition."""
+        held = self._table.find_partition(topic_id, topic, partition)
+        return held is None or all(each.base_offset > offset for each in held.replicas)
+
+    async def _history_at(
+        self, topic_id: bytes, topic: str, partition: int, offset: int
+    ) -> SegmentId:
+        """Return the segment of an offset that no node has any more: a client need not know the
+        ids of segments. What nodes have is theirs to answer."""
+        key = (self._table.names.name_of(topic_id) or topic, partition)
+        known = self._found.get(key)
+        if known is not None and known.base_offset <= offset < known.end_offset:
+            return known.segment_id
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._nothing_ms.get(key, -math.inf) < _NOTHING_KEEP_MS:
+            return NO_SEGMENT
+        found: Segment | None = None
+        with contextlib.suppress(IcecoreError):
+            found = await self._find(*key, offset)
+        if found is None or found.replicas or not found.is_tiered:
+            _keep(self._nothing_ms, key, self._clock.monotonic_ms())
+            return NO_SEGMENT
+        _keep(self._found, key, found)
+        return found.segment_id
+
     def _damaged_at(self, topic_id: bytes, topic: str, partition: int, offset: int) -> int:
         held = self._table.find_partition(topic_id, topic, partition)
         for replica in held.replicas if held is not None else ():
@@ -91,6 +143,13 @@ class RemoteSegments:
             if is_damaged and replica.base_offset <= offset < (end or 0):
                 return replica.segment_id
         return NO_SEGMENT
+
+
+def _keep(known: OrderedDict[K, V], key: K, value: V) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > _KNOWN_MAX:
+        known.popitem(last=False)
 
 
 def view_of_remote(
