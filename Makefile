@@ -24,7 +24,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
-	setup-etcd setup-minio setup-spark release check-release image test-docker setup-helm check-helm lock sim sim-mutants model chaos fuzz clean
+	setup-etcd setup-minio setup-spark release check-release image test-docker setup-helm check-helm test-kubernetes lock sim sim-mutants model chaos fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +161,9 @@ check-helm: setup ## lint and render the chart, compare it with Kubernetes' sche
 	@test -x $(CACHE)/helm || command -v helm >/dev/null || \
 		echo 'Helm is not here, so the chart is not checked: make setup-helm brings it' >&2
 	$(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_chart.py tests/deploy/test_alerts.py
+
+test-kubernetes: setup ## install the chart in the Kubernetes of the current context and break it: ICECORE_TEST_IMAGE=…
+	$(PY) -m pytest -q -s -p no:cacheprovider tests/deploy/test_kubernetes.py
 
 lock: setup ## choose the exact libraries of the image again, with their digests: docker/requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check 'uv>=0.9'

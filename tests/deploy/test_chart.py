@@ -203,6 +203,18 @@ def test_addresses_outside_are_those_of_the_services() -> None:
     assert selector["statefulset.kubernetes.io/pod-name"] == "events-icecore-node-3"
 
 
+def test_a_pod_is_called_by_a_service_of_its_own() -> None:
+    found = rendered("--set", "nodes.replicas=4")
+    assert _argument(found, "advertise") == "$(POD_NAME).data.svc.cluster.local:7401"
+    at = "events-icecore-coordinator-0.data.svc.cluster.local:7400"
+    assert _argument(found, "coordinator") == at
+    for name in ("coordinator-0", *(f"node-{each}" for each in (1, 2, 3, 4))):
+        spec = found.get("Service", f"events-icecore-{name}")["spec"]
+        assert spec["selector"]["statefulset.kubernetes.io/pod-name"] == f"events-icecore-{name}"
+        assert spec["publishNotReadyAddresses"] and "clusterIP" not in spec
+    assert ("Service", "events-icecore-node-5") not in found._by_name
+
+
 def test_what_can_never_be_changed_stays_as_it_is() -> None:
     """Kubernetes refuses an upgrade that changes any of these: a new version of the chart or of
     icecore must not be in them."""

@@ -39,12 +39,16 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ include "icecore.fullname" .root }}-{{ .component }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end }}
 
+{{/* End of the names of Services. A pod is called by the name of a Service of its own. */}}
+{{- define "icecore.servicesDomain" -}}
+{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end }}
+
 {{/* HOST:PORT of each coordinator. */}}
 {{- define "icecore.coordinators" -}}
-{{- $domain := include "icecore.domain" (dict "root" . "component" "coordinator") -}}
 {{- $found := list -}}
 {{- range $i := until (int .Values.coordinator.replicas) -}}
-{{- $found = append $found (printf "%s-coordinator-%d.%s:7400" (include "icecore.fullname" $) $i $domain) -}}
+{{- $found = append $found (printf "%s-coordinator-%d.%s:7400" (include "icecore.fullname" $) $i (include "icecore.servicesDomain" $)) -}}
 {{- end -}}
 {{- join "," $found -}}
 {{- end }}
