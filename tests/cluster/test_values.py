@@ -25,7 +25,7 @@ from icecore.cli.app import main
 from icecore.cli.records.times import parse_time_ms
 from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from icecore.dev import LocalCluster
-from icecore.errors import RecordTooLargeError
+from icecore.errors import BatchTooLargeError, RecordTooLargeError
 from icecore.v1 import admin_pb2, admin_pb2_grpc, common_pb2, data_pb2, data_pb2_grpc
 from tests.cluster import cli_fuzz
 from tests.support import rotation
@@ -302,7 +302,7 @@ def test_a_limit_that_an_operator_raised_can_be_used(shared_cluster: LocalCluste
             try:
                 sent[1].result()
                 break
-            except RecordTooLargeError:
+            except (RecordTooLargeError, BatchTooLargeError):
                 assert time.monotonic() < until_s
 
 
