@@ -12,6 +12,7 @@ report to a higher one are given one of its functions.
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from icecore.errors import IcecoreError, UnavailableError
@@ -28,7 +29,7 @@ from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
-from icecore_node.link.coordinator_link import CoordinatorLink
+from icecore_node.link.coordinator_link import CoordinatorLink, segment_at
 from icecore_node.maintenance.copying import SegmentCopier
 from icecore_node.maintenance.deletions import ReplicaDeletions
 from icecore_node.maintenance.digests import DigestReporter
@@ -196,7 +197,9 @@ class Node:
         context, table = self.context, self.replicas
         for_readers = HeavyWork(context.executor)
         self._remote = self._remote_reading() if self._remote_ports is not None else None
-        remote = RemoteSegments(self._remote, table, context.clock, self._coordinator.segment_at)
+        remote = RemoteSegments(
+            self._remote, table, context.clock, partial(segment_at, self._coordinator)
+        )
         self._producer_ids = ProducerIds(context, self._coordinator)
         self.metadata = MetadataService(context, self._coordinator, self.mirror, table)
         self.data = DataService(

@@ -1,8 +1,8 @@
 """The chart in a real Kubernetes: install, use, lose pods, upgrade under load. Nothing is lost.
 
-``make test-kubernetes`` runs it against the Kubernetes of the current context, in a namespace of its own.
-That Kubernetes has the image already (``ICECORE_TEST_IMAGE``), a default StorageClass, and a name
-service. One machine is enough. It takes some minutes.
+``make test-kubernetes`` runs it against the Kubernetes of the current context, in a namespace of
+its own. That Kubernetes has the image already (``ICECORE_TEST_IMAGE``), a default StorageClass, and
+a name service. One machine is enough. It takes some minutes.
 """
 
 import json
