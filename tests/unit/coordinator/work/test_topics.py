@@ -10,7 +10,7 @@ import pytest
 from icecore.errors import IcecoreError, NotEnoughReplicasError, NotLeaderError, UnavailableError
 from icecore.model import NodeState, Segment, SegmentId, SegmentState
 from icecore.process.system import SystemRng
-from icecore.topic_settings import KEEP_ALL
+from icecore.topic_settings import KEEP_ALL, SegmentSettings
 from icecore_coordinator.decisions.segment_changes import (
     Opening,
     open_tail,
@@ -94,6 +94,54 @@ async def world(database: SqliteDatabase) -> World:
     await world.ledger.open()
     await world.start()
     return world
+
+
+async def made(world: World, factor: int = 0) -> int:
+    """Make a topic: its replication factor; 0 = it waits."""
+    asked = replace(SETTINGS, replication_factor=factor, min_insync_replicas=min(factor, 1))
+    making = asyncio.create_task(world.topics.create("new", 1, asked, 0, KEEP_ALL))
+    await settled()
+    topics = [each for each in world.state.topics.values() if each.name == "new"]
+    if topics:
+        await world.open_next()
+        await making
+    else:
+        making.cancel()
+    return topics[0].settings.replication_factor if topics else 0
+
+
+async def test_a_coordinator_that_has_just_begun_waits_for_nodes(world: World) -> None:
+    """It would make a topic of one replica for ever, since it has heard of one node yet."""
+    for node_id in (2, 3):
+        world.live.note(node_id, is_connected=False)
+    world.live.is_settling = True
+    assert await made(world) == 0
+    making = asyncio.create_task(world.topics.create("t", 1, _default(), 0, KEEP_ALL))
+    await settled()
+    assert not world.state.topics
+    for node_id in (2, 3):
+        world.live.note(node_id, is_connected=True)
+    world.ledger.note_news()
+    await settled()
+    [topic] = world.state.topics.values()
+    assert topic.settings.replication_factor == 3
+    await world.open_next()
+    await making
+
+
+async def test_a_topic_that_needs_no_more_nodes_waits_for_none(world: World) -> None:
+    world.live.note(3, is_connected=False)
+    world.live.is_settling = True
+    assert await made(world, 2) == 2
+
+
+async def test_when_nobody_comes_back_a_topic_has_what_there_is(world: World) -> None:
+    world.live.note(3, is_connected=False)
+    assert await made(world) == 2
+
+
+def _default() -> SegmentSettings:
+    return replace(SETTINGS, replication_factor=0, min_insync_replicas=0)
 
 
 async def settled() -> None:
