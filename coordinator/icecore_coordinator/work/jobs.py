@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
-from icecore.errors import OutOfSpaceError
+from icecore.errors import NotCoordinatorError, OutOfSpaceError
 from icecore.process.log import event
 from icecore.rpc.ports import Clock
 
@@ -142,6 +142,9 @@ class Jobs:
             return
         if isinstance(error, OutOfSpaceError):
             _log_full(task.get_name(), error)
+            return
+        if isinstance(error, NotCoordinatorError):  # the coordinator ends, and says why
+            failed()
             return
         event(_log, logging.ERROR, "task_failed", task=task.get_name(), exc_info=error)
         failed()

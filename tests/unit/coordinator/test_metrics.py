@@ -48,6 +48,23 @@ async def test_one_whose_metadata_are_suspended_is_alive_and_says_why_it_is_not_
     assert await asyncio.to_thread(pages.ready) == "an older copy"
 
 
+async def test_one_that_stands_by_is_ready_and_says_so() -> None:
+    pages = CoordinatorPages(lambda: None, lambda: False, lambda: "").pages()
+    text = (await asyncio.to_thread(pages.metrics)).decode()
+    assert "icecore_coordinator_active 0.0\n" in text
+    assert "icecore_cluster_partitions" not in text
+    assert await asyncio.to_thread(pages.ready) == ""
+    assert await asyncio.to_thread(pages.role) == "standby"
+
+
+async def test_one_without_etcd_is_alive_and_says_why_it_is_not_ready() -> None:
+    away = "no member of etcd has answered"
+    pages = CoordinatorPages(lambda: None, lambda: False, lambda: "", lambda: away).pages()
+    assert "icecore_coordinator_store_up 0.0\n" in (await asyncio.to_thread(pages.metrics)).decode()
+    assert await asyncio.to_thread(pages.live) == ""
+    assert await asyncio.to_thread(pages.ready) == away
+
+
 def hang() -> None:
     """As a loop that does not turn."""
     time.sleep(0.5)

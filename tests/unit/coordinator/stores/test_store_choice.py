@@ -10,7 +10,13 @@ from icecore.process.system import SystemRng
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_coordinator.stores.store_choice import ETCD_FILE, SQLITE_FILE, open_store
+from icecore_coordinator.stores.store_choice import (
+    ETCD_FILE,
+    MEMBER_FILE,
+    SQLITE_FILE,
+    member_of,
+    open_store,
+)
 
 IN_ETCD = EtcdSettings(endpoints="a:2379,b:2379")
 
@@ -33,6 +39,14 @@ async def test_a_folder_remembers_that_its_metadata_are_in_etcd(tmp_path: Path) 
     with pytest.raises(ConfigurationError, match=r"are in etcd \(a:2379,b:2379\): give etcd.endp"):
         open_store(tmp_path / "c", EtcdSettings(), SystemRng())
     assert not (tmp_path / "c" / SQLITE_FILE).exists()
+
+
+def test_a_folder_has_one_identity_in_elections_and_one_process(tmp_path: Path) -> None:
+    member = member_of(tmp_path, SystemRng())
+    assert len(member) == 16
+    with pytest.raises(ConfigurationError, match="already in use by another coordinator"):
+        member_of(tmp_path, SystemRng())
+    assert (tmp_path / MEMBER_FILE).read_text() == member
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
