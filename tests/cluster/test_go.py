@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from icecore import Producer
+from icecore import Admin, Producer
 from icecore.dev import LocalCluster
 from tests.cluster.traffic import Log, create, merged, produce, read_all
+from tests.support.tier_places import until_tiered
 
 ROOT = Path(__file__).parents[2]
 TOPIC = "from-go"
@@ -151,6 +152,17 @@ async def test_it_reads_what_others_wrote(
     whole = merged(first, await running.end())
     assert await (await start(program, healed_cluster, "fetch", topic)).end() == whole
     assert await read_all(healed_cluster.bootstrap, topic) == whole
+
+
+async def test_it_reads_history_that_no_node_has(program: Path, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", nodes=1, tier_url=(tmp_path / "tier").as_uri()) as cluster:
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic(
+                TOPIC, replication_factor=1, min_insync_replicas=1, tier="on", local_retention_ms=0
+            )
+            whole = await produce(cluster.bootstrap, TOPIC, text(0, 500))
+            await until_tiered(admin, TOPIC, is_remote=True)
+        assert await (await start(program, cluster, "fetch", TOPIC)).end() == whole
 
 
 async def test_its_errors_say_what_is_wrong(program: Path, healed_cluster: LocalCluster) -> None:
