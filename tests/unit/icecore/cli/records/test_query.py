@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from icecore import Producer
-from icecore.cli.records.query import EXIT_INCOMPLETE, parse_continuation
+from icecore.cli.records.query import EXIT_INCOMPLETE, parse_continuation, planned_long_ago
+from icecore.client.types import LookupPage
 from icecore.errors import UnavailableError
 from tests.support.cli_cluster import Cli
 from tests.support.fake_cluster import FakeCluster
@@ -193,3 +194,11 @@ def test_bad_options(cli: Cli, cluster: FakeCluster) -> None:
         assert len(cli.err.strip().splitlines()) == 1, cli.err
     cli("query", "nowhere", status=3)
     assert not cluster.queries
+
+
+@pytest.mark.parametrize(("age_ms", "took_ms", "is_told"), [(3_300, 3_200, 0), (9_000, 100, 1)])
+def test_a_long_search_says_nothing_about_coordinators(
+    age_ms: int, took_ms: float, is_told: int
+) -> None:
+    page = LookupPage((), True, {}, (), b"", age_ms)
+    assert len(planned_long_ago([page], took_ms)) == is_told
