@@ -338,17 +338,3 @@ def _raise(error: common_pb2.Error) -> None:
     found = convert.error_from_proto(error)
     if found is not None:
         raise found
-
-
-async def segment_at(
-    link: CoordinatorLink, topic: str, partition: int, offset: int
-) -> Segment | None:
-    """Ask for the segment of a partition that holds an offset, wherever its records are; None when
-    there is none. Raises what the coordinator answers, or that it does not."""
-    request = admin_pb2.ListSegmentsRequest(
-        topic=topic, partitions=[partition], from_offset=offset, max_segments=1
-    )
-    body = await link.ask(ADMIN["ListSegments"], request.SerializeToString(), LOOK_TIMEOUT_S)
-    listed = admin_pb2.ListSegmentsResponse.FromString(body).segments
-    found = convert.segment_from_proto(listed[0]) if listed else None
-    return found if found is not None and found.base_offset <= offset else None
