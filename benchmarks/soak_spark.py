@@ -57,7 +57,10 @@ def main() -> int:
             counts.reads += 1
         except PySparkException as error:
             counts.ended += 1
-            counts.first_errors = [*counts.first_errors, str(error)[:300]][:ERRORS_KEPT]
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            # A worker's traceback comes first, and what was wrong in its last lines.
+            told = next((each for each in reversed(lines) if "icecore.errors." in each), lines[-1])
+            counts.first_errors = [*counts.first_errors, told[:300]][:ERRORS_KEPT]
     session.stop()
     print(json.dumps(asdict(counts)))
     return 0

@@ -25,7 +25,7 @@ from icecore.errors import ConfigurationError, UnavailableError
 from icecore.process import launch, members
 from icecore.process.launch import ServerSettings
 from icecore.process.members import Member
-from icecore.process.settings import opening
+from icecore.process.system import opening
 from icecore.rpc.addresses import PORT_MAX, bare_host, is_wildcard, join_address, split_address
 
 HOST = "127.0.0.1"

@@ -29,8 +29,8 @@ with as_one_line("icecore-coordinator", "server"):
     )
     from icecore.process.log import event
     from icecore.process.server import ServerProcess, run
-    from icecore.process.settings import load_from_arguments, opening
-    from icecore.process.system import SystemClock, SystemRng
+    from icecore.process.settings import load_from_arguments
+    from icecore.process.system import SystemClock, SystemRng, opening
     from icecore.rpc.addresses import is_wildcard, split_address
     from icecore.rpc.ports import Net
     from icecore.rpc.transports import Transports

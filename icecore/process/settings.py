@@ -12,7 +12,6 @@ for itself: a later source replaces the keys that it says and leaves the others.
 """
 
 import argparse
-import contextlib
 import difflib
 import json
 import os
@@ -36,7 +35,6 @@ __all__ = [
     "is_loopback",
     "load",
     "load_from_arguments",
-    "opening",
     "split_address",
 ]
 
@@ -110,23 +108,6 @@ def check_folder(given: object) -> object:
     if isinstance(given, str | Path) and not str(given).strip():
         raise ValueError("it is empty: name a folder")
     return given
-
-
-@contextlib.contextmanager
-def opening(folder: Path) -> Iterator[None]:
-    """Opens a data folder in its body.
-
-    Raises ConfigurationError, with what to do, where the system refuses something of it.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # pathlib tells a loop of links by a RuntimeError
-        why = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise ConfigurationError(
-            f"data folder {folder} cannot be used: {why}. Give --data a folder that this user may "
-            "write",
-            folder=folder,
-        ) from error
 
 
 def load(

@@ -3,6 +3,7 @@
 The ports themselves are in ``icecore/rpc/ports.py``; tests and the simulator bring their own.
 """
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -10,6 +11,7 @@ import random
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from icecore.errors import ConfigurationError
@@ -131,3 +133,20 @@ def tune_process() -> None:
     mallopt(_M_MMAP_THRESHOLD, 1 << 30)
     mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
     mallopt(_M_TOP_PAD, 64 << 20)
+
+
+@contextlib.contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Opens a data folder in its body.
+
+    Raises ConfigurationError, with what to do, where the system refuses something of it.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # pathlib tells a loop of links by a RuntimeError
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ConfigurationError(
+            f"data folder {folder} cannot be used: {why}. Give --data a folder that this user may "
+            "write",
+            folder=folder,
+        ) from error

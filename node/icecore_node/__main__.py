@@ -14,9 +14,15 @@ with as_one_line("icecore-node", "server"):
     from icecore.errors import ConfigurationError
     from icecore.process.log import event
     from icecore.process.server import ServerProcess, run
-    from icecore.process.settings import load_from_arguments, opening
+    from icecore.process.settings import load_from_arguments
     from icecore.process.status_page import Pages
-    from icecore.process.system import SystemClock, SystemRng, boot_id, open_standard_streams
+    from icecore.process.system import (
+        SystemClock,
+        SystemRng,
+        boot_id,
+        open_standard_streams,
+        opening,
+    )
     from icecore.rpc.transports import Transports
     from icecore_node import offline
     from icecore_node.config import NodeSettings
