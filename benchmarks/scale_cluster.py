@@ -20,7 +20,7 @@ from benchmarks.idle import cpu_ms_per_s
 from benchmarks.machine import cost_of
 from benchmarks.runner import progress
 from icecore import Admin, Producer
-from icecore.client.types import ClusterDescription
+from icecore.client.cluster_types import ClusterDescription
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError
 

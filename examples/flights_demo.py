@@ -32,8 +32,9 @@ from examples.flights_table import Table, count, wait_until_tiered
 from icecore import Admin, Consumer, Lookup, Producer
 from icecore.cli.cluster import show_cluster
 from icecore.cli.output import Output
+from icecore.client.cluster_types import ClusterDescription
 from icecore.client.produce.batches import SendHandle
-from icecore.client.types import ClusterDescription, TopicDescription
+from icecore.client.types import TopicDescription
 from icecore.codec.record import partition_for_key
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError

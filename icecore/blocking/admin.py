@@ -11,21 +11,23 @@ from icecore import client
 from icecore.blocking.background import background
 from icecore.client.admin.tiering import MergedSegment, MergePlan
 from icecore.client.cluster.offsets import Position
+from icecore.client.cluster_types import (
+    AdoptedMetadata,
+    ClusterDescription,
+    MetadataBackup,
+    SegmentMove,
+)
 from icecore.client.retries import OnRetry
 from icecore.client.types import (
     MERGED_BYTES,
-    AdoptedMetadata,
-    ClusterDescription,
     ClusterTiering,
     DeletedRecords,
     DeletedTopic,
-    MetadataBackup,
     OffsetResult,
     PositionChange,
     ProducerNameInfo,
     RollResult,
     SavedPosition,
-    SegmentMove,
     SnapshotHold,
     TopicDescription,
 )

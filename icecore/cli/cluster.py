@@ -12,12 +12,8 @@ from icecore.cli.options import DryRun, Yes
 from icecore.cli.output import Output, counted, plain, size
 from icecore.cli.records.times import iso_time
 from icecore.cli.session import confirm_final, session_of
-from icecore.client.types import (
-    AdoptedMetadata,
-    ClusterDescription,
-    NodeDescription,
-    TopicDescription,
-)
+from icecore.client.cluster_types import AdoptedMetadata, ClusterDescription, NodeDescription
+from icecore.client.types import TopicDescription
 from icecore.errors import ConfigurationError
 from icecore.process import launch
 

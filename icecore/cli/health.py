@@ -17,12 +17,8 @@ import typer
 from icecore.cli.output import Output, counted
 from icecore.cli.records.times import iso_time
 from icecore.cli.session import CommandSession, session_of
-from icecore.client.types import (
-    ClusterDescription,
-    NodeDescription,
-    PartitionDescription,
-    TopicDescription,
-)
+from icecore.client.cluster_types import ClusterDescription, NodeDescription
+from icecore.client.types import PartitionDescription, TopicDescription
 from icecore.errors import RequestTimeoutError, UnavailableError
 from icecore.model import NodeState, SegmentState
 

@@ -9,7 +9,7 @@ from icecore.cli.cluster import node_document, show_nodes
 from icecore.cli.options import Yes
 from icecore.cli.output import counted
 from icecore.cli.session import CommandSession, confirm_final, session_of
-from icecore.client.types import NodeDescription
+from icecore.client.cluster_types import NodeDescription
 
 if TYPE_CHECKING:
     from icecore.client.admin.admin import Admin

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icecore import Admin
-from icecore.client.types import DiskUsage
+from icecore.client.cluster_types import DiskUsage
 from icecore.dev import LocalCluster
 from icecore.errors import UnavailableError
 from tests.cluster import failing_syncs

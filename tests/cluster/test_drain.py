@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from icecore import Admin
-from icecore.client.types import NodeDescription
+from icecore.client.cluster_types import NodeDescription
 from icecore.dev import LocalCluster
 from icecore.model import NodeState
 from tests.cluster.test_adopt import icecore

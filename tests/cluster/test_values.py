@@ -276,12 +276,14 @@ def test_what_goes_in_by_one_door_comes_out_of_every_other(
 def test_a_topic_with_small_batches_takes_every_line(
     shared_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    run(shared_cluster, "topic", "create", "narrow", "-p", "1", *NARROW)
+    run(shared_cluster, "topic", "create", "small-batches", "-p", "1", *NARROW)
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{n} some text that makes a line longer\n" for n in range(9_000)))
-    assert json.loads(run(shared_cluster, "produce", "narrow", str(lines)))["records"] == 9_000
+    assert (
+        json.loads(run(shared_cluster, "produce", "small-batches", str(lines)))["records"] == 9_000
+    )
     lines.write_text("a\n" + "x" * 5_000 + "\nb\n")
-    said = json.loads(run(shared_cluster, "produce", "narrow", str(lines), status=1))
+    said = json.loads(run(shared_cluster, "produce", "small-batches", str(lines), status=1))
     assert (said["records"], said["through_line"]) == (1, 1)
     assert "line 2: a record of 5000 bytes exceeds 4096" in said["error"]
 

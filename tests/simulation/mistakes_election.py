@@ -48,6 +48,6 @@ def timers_are_believed() -> Mistake:
     return patch(Elector, "is_sure", lambda self: self._state.standing is Standing.ELECTED)
 
 
-def gaps_are_passed_over() -> Mistake:
+def watch_gaps_are_passed_over() -> Mistake:
     """R122: a standby believes a watch that has left a change out."""
     return patch(followed_records, "_follows", lambda *_: True)

@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(election.standby_acts_early, "election"),
     Mutant(election.session_counts_from_the_answer, "election", 6),
     Mutant(election.timers_are_believed, "election"),
-    Mutant(election.gaps_are_passed_over, "election"),
+    Mutant(election.watch_gaps_are_passed_over, "election"),
     Mutant(registry.any_incarnation_answers, "early_fence"),
     Mutant(registry.disk_may_go_back, "live_snapshot"),
     Mutant(registry.log_may_go_back, "log_restored"),

@@ -4,8 +4,9 @@ An interpreter that imports a server takes 0.4 s of a processor, and a run of al
 hundreds of them. A fork of a process that has already imported it, and done nothing else, is as
 much a process: it has its own pid, session, memory, descriptors and end, and takes 0.15 s.
 Commands that are not simply a server of ours, such as one below ``nsenter``, are executed as ever.
-So are all where the run measures coverage, and in ``test_clean_stop``, whose interpreters have to
-come to their ends. What ``icecore dev`` starts is no test's own, so it is executed, too.
+So are all where the run measures coverage, those that a test gives a PYTHONPATH, and those of
+``test_clean_stop``, whose interpreters have to come to their ends. What ``icecore dev`` starts is
+no test's own, so it is executed, too.
 """
 
 import importlib
@@ -72,7 +73,7 @@ def servers_are_forked() -> Iterator[None]:
     ) -> members.ClusterProcess:
         size = len(launch.command("any"))
         module = _PROGRAMS.get(tuple(command[:size]))
-        if module is None:
+        if module is None or "PYTHONPATH" in environment:  # a test puts modules of its own first
             return _EXECUTED(command, log, folder, environment)
         return _fork(context, module, command, Path(log.name), folder, environment)
 

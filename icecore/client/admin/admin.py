@@ -17,23 +17,25 @@ from icecore.client.cluster.connection import AdminCalls, Connection
 from icecore.client.cluster.held_segments import list_segments
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.cluster.offsets import Position
+from icecore.client.cluster_types import (
+    AdoptedMetadata,
+    ClusterDescription,
+    MetadataBackup,
+    SegmentMove,
+)
 from icecore.client.consume.saved_positions import check_name, delete_positions, list_positions
 from icecore.client.produce.identity import list_producer_names
 from icecore.client.retries import OnRetry
 from icecore.client.types import (
     MERGED_BYTES,
-    AdoptedMetadata,
-    ClusterDescription,
     ClusterTiering,
     DeletedRecords,
     DeletedTopic,
-    MetadataBackup,
     OffsetResult,
     PositionChange,
     ProducerNameInfo,
     RollResult,
     SavedPosition,
-    SegmentMove,
     SnapshotHold,
     TopicDescription,
 )

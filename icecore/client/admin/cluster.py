@@ -8,7 +8,7 @@ from pathlib import Path
 from icecore.client import checks
 from icecore.client.admin.descriptions import adopted_from_proto, cluster_from_proto
 from icecore.client.cluster.connection import AdminCalls
-from icecore.client.types import (
+from icecore.client.cluster_types import (
     AdoptedMetadata,
     ClusterDescription,
     MetadataBackup,

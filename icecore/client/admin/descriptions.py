@@ -1,7 +1,7 @@
 """Converts the coordinator's descriptions of topics and of the cluster into client values."""
 
 from icecore.client.admin.topic_settings import settings_from_proto
-from icecore.client.types import (
+from icecore.client.cluster_types import (
     AdoptedMetadata,
     AdoptFinding,
     Alert,
@@ -9,10 +9,8 @@ from icecore.client.types import (
     DiskUsage,
     LimitUse,
     NodeDescription,
-    PartitionDescription,
-    SnapshotHold,
-    TopicDescription,
 )
+from icecore.client.types import PartitionDescription, SnapshotHold, TopicDescription
 from icecore.errors import InternalError
 from icecore.rpc import convert
 from icecore.v1 import admin_pb2

@@ -10,15 +10,14 @@ import pytest
 from icecore.cli import health
 from icecore.cli.app import main
 from icecore.cli.health import Health, HealthVerdict, Reason, judge
-from icecore.client.types import (
+from icecore.client.cluster_types import (
     Alert,
     ClusterDescription,
     DiskUsage,
     LimitUse,
     NodeDescription,
-    PartitionDescription,
-    TopicDescription,
 )
+from icecore.client.types import PartitionDescription, TopicDescription
 from icecore.model import NodeInfo, NodeState, Segment, SegmentState
 from icecore.topic_settings import SegmentSettings, TopicSettings
 

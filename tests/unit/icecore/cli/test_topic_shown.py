@@ -8,15 +8,8 @@ import pytest
 from icecore.cli import cluster as cluster_command
 from icecore.cli import topic_shown
 from icecore.cli.output import Output
-from icecore.client.types import (
-    Alert,
-    ClusterDescription,
-    DiskUsage,
-    NodeDescription,
-    PartitionDescription,
-    SnapshotHold,
-    TopicDescription,
-)
+from icecore.client.cluster_types import Alert, ClusterDescription, DiskUsage, NodeDescription
+from icecore.client.types import PartitionDescription, SnapshotHold, TopicDescription
 from icecore.model import NodeInfo, Segment, SegmentState
 from icecore.topic_settings import TopicSettings
 

@@ -140,13 +140,13 @@ async def test_what_finds_no_place_in_a_request_is_given_up_in_time(is_native: b
             net=cluster.net,
             linger_ms=0,
             request_bytes_max=1000,
-            delivery_timeout_ms=500,
+            delivery_timeout_ms=1_500,
         ) as p:
             for number in range(60):
                 await p.send_and_wait("t", b"known", partition=number)
             cluster.before_call = hang
             handles = [p.send("t", bytes(900), partition=number) for number in range(60)]
-            async with asyncio.timeout(2):  # twice as long and a little, not twelve times
+            async with asyncio.timeout(6):  # twice as long and a little, not twelve times
                 found = await asyncio.gather(*map(error_of, handles))
             assert {type(each) for each in found} == {RequestTimeoutError}
             cluster.before_call = None
