@@ -42,8 +42,6 @@ THREADS_MAX, DESCRIPTORS_MAX = 32, 32
 writes tables has up to 25 threads for a moment, one for each commit behind a checkpoint."""
 CLIENTS = "clients"
 SPARK_ENDS_WITHIN_S = 120.0
-ENDED_SHARE_MAX = 0.1
-"""Share of Spark's reads that may end with an error: objects go ten minutes after their segment."""
 _MIB = 1 << 20
 
 
@@ -177,11 +175,11 @@ def verdict(courses: Mapping[str, Course], counts: Counts) -> list[str]:
 
 
 def spark_verdict(counts: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with Spark's reads. Few may end, of those that retention overtook."""
-    reads, ended = counts.get("reads", 0), counts.get("ended", 0)
-    if reads and counts["rows"] and ended <= reads * ENDED_SHARE_MAX:
+    """Return what is wrong with Spark's reads. Retention overtakes some: the more, the shorter it
+    is, and the busier the machine."""
+    if counts.get("reads") and counts["rows"] and not counts["ended"]:
         return []
-    return [f"Spark: {reads} reads, {ended} of them ended: {counts.get('first_errors')}"]
+    return [f"Spark: {counts or 'it said nothing'}"]
 
 
 def watch(cluster: LocalCluster, load: Load, seconds: float, out: Path) -> dict[str, Course]:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pyspark.errors import PySparkException
 
 from icecore import spark as icecore_spark
+from icecore.errors import OffsetOutOfRangeError
 
 COLUMNS = "partition,offset"
 ERRORS_KEPT = 5
@@ -27,8 +28,10 @@ class SparkCounts:
 
     reads: int = 0
     rows: int = 0
+    overtaken: int = 0
+    """Queries that retention overtook: what they were to read was gone, and they said so."""
     ended: int = 0
-    """Queries that were ended by an error."""
+    """Queries that were ended by any other error."""
     first_errors: list[str] = field(default_factory=list)
 
 
@@ -56,10 +59,13 @@ def main() -> int:
             counts.rows += frame.count()
             counts.reads += 1
         except PySparkException as error:
-            counts.ended += 1
             lines = [line for line in str(error).splitlines() if line.strip()]
             # A worker's traceback comes first, and what was wrong in its last lines.
             told = next((each for each in reversed(lines) if "icecore.errors." in each), lines[-1])
+            if OffsetOutOfRangeError.__name__ in told:
+                counts.overtaken += 1
+                continue
+            counts.ended += 1
             counts.first_errors = [*counts.first_errors, told[:300]][:ERRORS_KEPT]
     session.stop()
     print(json.dumps(asdict(counts)))
