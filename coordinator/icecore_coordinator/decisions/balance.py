@@ -2,8 +2,8 @@
 
 A roll is how a partition moves: its successor opens where the placement says. So the question is
 only which rolls would help, and each segment is placed as its roll would place it, on loads that
-the moves before it have changed. Moves so come to an end: placement keeps whoever does not carry
-more than others (``placement.IMBALANCE``), and each move takes from one that does.
+the moves before it have changed. Moves so come to an end: placement changes nodes only where that
+spreads copies or lowers the sum of squared loads, and leaders only where it lowers that of leads.
 
 Limits: a segment without records is left alone, for only recovery could replace it, and nobody
 gains by that. Sealed segments do not move: any replica serves them, and retention lets them go.
@@ -55,18 +55,17 @@ def _moves(
     state: ClusterState, live: Liveness, has_records: Callable[[SegmentId], bool]
 ) -> Iterator[Move]:
     placer = Placer(state, live)
+    replicas_max = len(eligible_nodes(state, live))
     for segment_id in sorted(state.unsealed):
         segment = state.segments[segment_id].segment
         if segment.state != SegmentState.ACTIVE or not has_records(segment_id):
             continue
-        if not state.leader_is_live(segment, live):
+        if len(segment.replicas) > replicas_max or not state.leader_is_live(segment, live):
             continue
         found = placer.place(
             len(segment.replicas), replicas=segment.replicas, leader=segment.leader
         )
-        is_whole = len(found.nodes) == len(segment.replicas)
-        is_other = found.leader != segment.leader or set(found.nodes) != set(segment.replicas)
-        if is_whole and is_other:
+        if found.leader != segment.leader or set(found.nodes) != set(segment.replicas):
             yield Move(segment, found)
 
 

@@ -16,9 +16,11 @@ the predecessor's nodes when all are eligible, enough, on as many racks and host
 be, and none carries 10 % (and at least two) more than the least loaded. Otherwise take the node
 with the fewest copies already in its rack, then on its host, then the fewest replicas, then the
 fewest leads (for the first one, the most for the others), then the lowest id, until there are
-enough. The leader is the predecessor's leader under the same conditions counted in leads, else the
-one with fewest leads. A node whose wall clock is off leads nothing new while
-there are others: its append times would hold for everything after them.
+enough. Nodes that are no better than the predecessor's do not replace them: such are on more racks
+or hosts, or carry less in sum. So each change of nodes lowers the cluster's sum of squared loads,
+or spreads copies, and moves come to an end. The leader is the predecessor's leader under the same
+conditions counted in leads, else the one with fewest leads. A node whose wall clock is off leads
+nothing new while there are others: its append times would hold for everything after them.
 """
 
 from collections import Counter
@@ -89,7 +91,7 @@ class Placer:
         """
         for node_id in replicas:
             self._add(node_id, -1, is_leader=node_id == leader)
-        nodes = list(replicas) if self._may_keep(count, replicas) else self._choose(count)
+        nodes = self._nodes_for(count, replicas)
         chosen = self._leader(nodes, leader)
         for node_id in nodes:
             self._add(node_id, 1, is_leader=node_id == chosen)
@@ -97,19 +99,24 @@ class Placer:
             nodes += self._draining[: least - len(nodes)]
         return Placement(tuple(nodes), chosen)
 
-    def _may_keep(self, count: int, replicas: Sequence[NodeId]) -> bool:
+    def _nodes_for(self, count: int, replicas: Sequence[NodeId]) -> list[NodeId]:
         if len(replicas) != count or any(each not in self._loads for each in replicas):
-            return False
-        if not self._is_spread(replicas):
-            return False
-        least = min(load.replicas for load in self._loads.values())
-        return all(_is_balanced(self._loads[each].replicas, least) for each in replicas)
+            return self._choose(count)
+        kept, is_even = self._domains(replicas), self._is_even(replicas)
+        if is_even and kept == tuple(min(count, each) for each in self._domains_there):
+            return list(replicas)  # no other choice would have more racks, or more hosts
+        others = self._choose(count)
+        spread = self._domains(others)
+        is_lighter = self._load(others) < self._load(replicas)
+        is_better = spread > kept or (spread == kept and not is_even and is_lighter)
+        return others if is_better else list(replicas)
 
-    def _is_spread(self, replicas: Sequence[NodeId]) -> bool:
-        """Return whether no other choice would have more racks, or more hosts on as many."""
-        kept = self._domains(replicas)
-        most = tuple(min(len(replicas), each) for each in self._domains_there)
-        return kept == most or kept >= self._domains(self._choose(len(replicas)))
+    def _is_even(self, nodes: Sequence[NodeId]) -> bool:
+        least = min((load.replicas for load in self._loads.values()), default=0)
+        return all(_is_balanced(self._loads[each].replicas, least) for each in nodes)
+
+    def _load(self, nodes: Sequence[NodeId]) -> int:
+        return sum(self._loads[each].replicas for each in nodes)
 
     def _domains(self, nodes: Iterable[NodeId]) -> tuple[int, ...]:
         """Count the racks of some nodes, and their hosts."""
@@ -127,7 +134,7 @@ class Placer:
             best = min(
                 left.values(),
                 key=lambda node: (
-                    copies_in_rack[node.rack],
+                    copies_in_rack[rack_of(node)],
                     copies_on_host[host_of(node)],
                     self._loads[node.node_id].replicas,
                     sign * self._loads[node.node_id].leads,
@@ -135,7 +142,7 @@ class Placer:
                 ),
             )
             chosen.append(best.node_id)
-            copies_in_rack[best.rack] += 1
+            copies_in_rack[rack_of(best)] += 1
             copies_on_host[host_of(best)] += 1
             del left[best.node_id]
         return chosen

@@ -81,6 +81,52 @@ def test_it_ends_even_wherever_it_begins(placed: list[list[int]]) -> None:
     assert max(replicas.values()) <= max(least + SLACK, least * (1 + IMBALANCE))
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "x", "y"])),
+        min_size=3,
+        max_size=6,
+    ),
+    st.lists(
+        st.lists(st.integers(1, 6), min_size=1, max_size=3, unique=True), min_size=1, max_size=40
+    ),
+    st.sampled_from([1, 2, 1_000]),
+)
+def test_it_ends_on_any_racks_and_hosts(
+    places: list[tuple[str, str]], placed: list[list[int]], at_once: int
+) -> None:
+    """A node that is alone in its rack carries more than all others, whatever moves."""
+    state = on_places(places, placed)
+    moved = 0
+    while chosen := planned(state, at_once):
+        carry_out(state, chosen)
+        moved += len(chosen)
+        assert moved < 5 * len(placed) + 20
+
+
+def test_a_crowded_rack_moves_nothing_to_and_fro() -> None:
+    """Node 4 is on all segments, for nobody else is in its rack. Nodes 1 to 3 share the rest as
+    evenly as twenty can be shared."""
+    others = [number % 3 + 1 for number in range(20)]
+    state = on_places([("a", ""), ("a", ""), ("a", ""), ("b", "")], [[each, 4] for each in others])
+    carry_out(state, planned(state))
+    assert planned(state, 1) == []
+
+
+def test_a_node_without_rack_is_a_rack_of_its_own() -> None:
+    state = on_places([("a", ""), ("", ""), ("a", ""), ("", "")], [[1, 3, 2]])
+    assert sorted(planned(state)[0].placement.nodes) in ([1, 2, 4], [2, 3, 4])
+
+
+def on_places(places: list[tuple[str, str]], placed: list[list[int]]) -> Cluster:
+    """Nodes with these racks and hosts, and segments on those that there are."""
+    state = cluster([rack for rack, _ in places])
+    for node, (_, host) in zip(list(state.nodes.values()), places, strict=True):
+        state.apply(Change((updated(node, host=host),)))
+    there = [[each for each in nodes if each <= len(places)] for nodes in placed]
+    return with_segments(state, [(tuple(each), each[0]) for each in there if each])
+
+
 def test_a_new_node_gets_its_share() -> None:
     state = with_segments(cluster([""] * 4), [(NODES, number % 3 + 1) for number in range(12)])
     carry_out(state, planned(state))
