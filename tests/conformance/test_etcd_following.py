@@ -145,6 +145,32 @@ async def test_a_watch_that_breaks_goes_on_where_it_was(world: World, etcd: Etcd
     assert was_followed
 
 
+async def test_many_changes_that_are_told_at_once_are_no_hole(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that was away for a while reads nothing again."""
+    store = world.active
+    await store.txn([], many(10, "before"))
+    world.follower.start()
+    await until(lambda: len(world.follower._records) == 10)
+    assert world.follower._task is not None
+    world.follower._task.cancel()
+    for number in range(20):
+        await store.txn([], [(f"y/{number}", "y"), ("segment/00001", f"{number}")])
+    reads: list[int] = []
+    read_all = world.follower._read_all
+
+    async def counted() -> None:
+        reads.append(1)
+        await read_all()
+
+    monkeypatch.setattr(world.follower, "_read_all", counted)
+    world.follower.start()
+    await until(lambda: len(world.follower._records) == 30)
+    _, found, was_followed = await world.take_over()
+    assert (found, was_followed, reads) == (await world.truth(), True, [])
+
+
 @pytest.mark.parametrize("lost", ["a change", "a record", "a value"])
 async def test_what_is_missing_is_noticed_and_read(
     world: World, monkeypatch: pytest.MonkeyPatch, lost: str

@@ -7,7 +7,8 @@ before it has. Where that is not certain all is read again; nothing depends on t
 import asyncio
 import contextlib
 import logging
-from typing import Final
+from itertools import groupby
+from typing import Any, Final
 
 from icecore.errors import IcecoreError, StorageError
 from icecore.process.log import event
@@ -101,10 +102,15 @@ class EtcdFollower:
         )
         async with contextlib.aclosing(changes):
             async for answer in changes:
-                if not answer.events:
-                    continue
-                if not self._records.change(answer.events):
-                    self._revision = 0
-                    raise StorageError("a change is missing in what etcd has told")
-                self._revision = answer.events[-1].kv.mod_revision
-                self._moved.set()
+                # Whoever is behind is told of many changes at once.
+                for revision, events in groupby(answer.events, _revision_of):
+                    if not self._records.change(events):
+                        self._revision = 0
+                        raise StorageError("a change is missing in what etcd has told")
+                    self._revision = revision
+                    self._moved.set()
+
+
+def _revision_of(told: Any) -> int:
+    """etcd's revision in which something happened."""
+    return int(told.kv.mod_revision)
