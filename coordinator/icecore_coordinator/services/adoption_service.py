@@ -12,6 +12,7 @@ from typing import Final
 
 from icecore.errors import InvalidRequestError, UnavailableError, WrongClusterError
 from icecore.model import (
+    GENERATION_MAX,
     INVENTORY_WANTED,
     CoordinatorEpoch,
     Epoch,
@@ -25,9 +26,11 @@ from icecore.rpc.convert import node_ids, segment_from_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.methods import ADMIN, COORDINATOR, MIRROR
 from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
+from icecore.topic_settings import SETTINGS
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.adoption.adopt import (
+    COUNTERS,
     Adoption,
     AdoptionWish,
     adopt,
@@ -49,7 +52,7 @@ from icecore_coordinator.decisions.node_changes import (
 from icecore_coordinator.decisions.remote.tier_import import OFFSET_MAX
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.limits import NODES_MAX
-from icecore_coordinator.state.records import NodeRecord
+from icecore_coordinator.state.records import NodeRecord, ReportedStateRecord
 
 _log = logging.getLogger(__name__)
 
@@ -169,21 +172,46 @@ class AdoptionService:
                 f"node {page.node.node_id}: no cluster has given out incarnation "
                 f"{page.node.incarnation}"
             )
+        heard = dict(self._state.heard.get(COUNTERS, ReportedStateRecord(COUNTERS)).disk_counters)
+        counter_max = heard.get(NodeId(page.node.node_id), 0) + REVISION_JUMP_MAX
+        if page.node.disk_counter > counter_max:
+            raise InvalidRequestError(
+                f"node {page.node.node_id}: no disk has been told of {page.node.disk_counter} times"
+            )
+        for topic in page.topics:
+            _check_partitions(page.node.node_id, topic.topic_id, topic.partitions)
         for copy in page.node.segments:
             self._check_copy(page.node.node_id, copy)
 
     def _check_copy(self, node_id: int, copy: pb.SegmentInventory) -> None:
+        where = f"node {node_id}: segment {copy.segment_id}"
+        _check_partitions(node_id, copy.topic_id, copy.partition + 1)
         partition = self._state.partitions.get((copy.topic_id, copy.partition))
         epoch_max = REVISION_JUMP_MAX + (partition.last_epoch if partition else 0)
         if max(copy.epoch, copy.promised_epoch) > epoch_max:
             raise InvalidRequestError(
-                f"node {node_id}: segment {copy.segment_id} has epoch {copy.epoch}, promised "
-                f"{copy.promised_epoch}: no partition has come to such a number"
+                f"{where} has epoch {copy.epoch}, promised {copy.promised_epoch}: no partition has "
+                "come to such a number"
             )
         if max(copy.base_offset, copy.durable_end_offset) > OFFSET_MAX:
             raise InvalidRequestError(
-                f"node {node_id}: segment {copy.segment_id} is of offsets {copy.base_offset} to "
-                f"{copy.durable_end_offset}: no log is so long"
+                f"{where} is of offsets {copy.base_offset} to {copy.durable_end_offset}: no log is "
+                "so long"
+            )
+        if copy.generation > GENERATION_MAX:
+            raise InvalidRequestError(f"{where} has generation {copy.generation}: there is none")
+        known = self._state.segments.get(SegmentId(copy.segment_id))
+        version_max = REVISION_JUMP_MAX + (known.version if known else 0)
+        record = copy.record
+        if (
+            record.version > version_max
+            or max(record.end_offset, record.log_start_offset) > OFFSET_MAX
+            or record.settings.replication_factor > SETTINGS["replication_factor"].high
+        ):
+            raise InvalidRequestError(
+                f"{where} has a record with numbers that no segment has come to: version "
+                f"{record.version}, end {record.end_offset}, log start {record.log_start_offset}, "
+                f"replication factor {record.settings.replication_factor}"
             )
 
     # --- what a person says ---------------------------------------------------------------------
@@ -223,6 +251,15 @@ class AdoptionService:
             ],
             done=is_done,
         ).SerializeToString()
+
+
+def _check_partitions(node_id: int, topic_id: bytes, count: int) -> None:
+    """Raises InvalidRequestError for more than a topic may have: each of them would be made."""
+    most = SETTINGS["partitions"].high
+    if count > most:
+        raise InvalidRequestError(
+            f"node {node_id}: topic {topic_id.hex()} has {count} partitions: {most} is the most"
+        )
 
 
 def _registration(message: pb.RegisterRequest) -> Registration:

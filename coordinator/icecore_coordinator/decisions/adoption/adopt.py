@@ -14,7 +14,7 @@ from icecore.errors import ConflictError, InvalidTopicNameError
 from icecore.model import (
     NO_INCARNATION,
     NO_NODE,
-    SEGMENT_ID_MAX,
+    CoordinatorEpoch,
     Incarnation,
     NodeId,
     ProducerEpoch,
@@ -30,8 +30,10 @@ from icecore_coordinator.decisions.position_changes import VERSIONS
 from icecore_coordinator.decisions.producer_changes import NAMED_IDS
 from icecore_coordinator.decisions.remote.tier_import import raise_counters
 from icecore_coordinator.decisions.remote.tiering import COUNTER, SEGMENT_IDS
+from icecore_coordinator.decisions.segment_changes import IDS_PASSED_OVER_UNTIL
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.records import (
+    NUMBER_JUMP_MAX,
     ClusterRecord,
     CounterRecord,
     NodeRecord,
@@ -122,7 +124,7 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
     told = {
         segment_id: each
         for segment_id, each in by_segment(nodes).items()
-        if segment_id not in state.deleted and segment_id <= SEGMENT_ID_MAX
+        if segment_id not in state.deleted and segment_id <= IDS_PASSED_OVER_UNTIL
     }
     leap = _leap(state, nodes)
     topics, renamed = _topics(state, nodes, told, leap)
@@ -154,7 +156,6 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
     adopted.findings += unread_buckets(state, nodes)
     if state.tiers.segments:
         adopted.findings.append(_NOT_LOOKED_AT)
-    epochs = [each.coordinator_epoch for each in nodes]
     revisions = [each.metadata_revision for each in nodes]
     return Adoption(
         cluster_id=cluster_id,
@@ -169,7 +170,7 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
             *tiers,
         ),
         deletes=(*deletes, *merging),
-        coordinator_epoch=max(state.coordinator_epoch, *epochs) + COORDINATOR_EPOCH_LEAP,
+        coordinator_epoch=_coordinator_epoch(state, nodes),
         revision=max(state.metadata_revision, *revisions) + NUMBER_LEAP,
         findings=tuple(adopted.findings),
         segments_found=adopted.found,
@@ -247,6 +248,23 @@ def unread_buckets(state: ClusterState, nodes: Iterable[ToldNode]) -> list[Findi
         )
         for url, problem in sorted(problems.items())
     ]
+
+
+def _coordinator_epoch(state: ClusterState, nodes: Sequence[ToldNode]) -> CoordinatorEpoch:
+    """Return one above all that nodes heard.
+
+    Raises ConflictError: no other node would take it.
+    """
+    highest = max(nodes, key=lambda each: each.coordinator_epoch)
+    others = [each.coordinator_epoch for each in nodes if each is not highest]
+    leapt = highest.coordinator_epoch + COORDINATOR_EPOCH_LEAP
+    if others and leapt > max(state.coordinator_epoch, *others) + NUMBER_JUMP_MAX:
+        raise ConflictError(
+            f"node {highest.node_id} tells of coordinator epoch {highest.coordinator_epoch}, all "
+            f"others of at most {max(others)}: they would not obey. Look at that node, or leave it "
+            f"out: --without-node {highest.node_id}"
+        )
+    return CoordinatorEpoch(max(state.coordinator_epoch + COORDINATOR_EPOCH_LEAP, leapt))
 
 
 def _counters(

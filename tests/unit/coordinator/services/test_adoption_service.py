@@ -12,13 +12,14 @@ from icecore.errors import (
     UnavailableError,
     WrongClusterError,
 )
-from icecore.model import INVENTORY_WANTED
+from icecore.model import INVENTORY_WANTED, SEGMENT_ID_MAX
 from icecore.rpc.methods import ADMIN, COORDINATOR, MIRROR
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.decisions.adoption.adopt import Adoption
 from icecore_coordinator.services.adoption_service import AdoptionService
 from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import CounterRecord
 from tests.support.cluster_states import TOPIC, Cluster, started
 
 CALL = cast(Any, None)
@@ -203,6 +204,67 @@ async def test_copies_with_numbers_that_no_cluster_has_are_refused(
         return
     with pytest.raises(InvalidRequestError, match=why):
         await world.call(COORDINATOR["TellInventory"], page)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"partition": 10_000}, "has 10001 partitions: 10000 is the most"),
+        ({"partition": (1 << 32) - 1}, "partitions: 10000 is the most"),
+        ({"generation": 1 << 16}, "has generation 65536: there is none"),
+        ({"record": {"version": 1 << 41}}, "numbers that no segment has come to: version"),
+        ({"record": {"end_offset": (1 << 62) + 1}}, "numbers that no segment has come to"),
+        ({"record": {"log_start_offset": (1 << 62) + 1}}, "numbers that no segment has come to"),
+        ({"record": {"settings": {"replication_factor": 33}}}, "replication factor 33"),
+    ],
+)
+async def test_copies_that_no_topic_can_have_are_refused(fields: dict[str, Any], why: str) -> None:
+    """An adoption would make each partition of a topic, or store what no node takes."""
+    world = World(started())
+    page = told(world.state, 1)
+    page.node.segments[0].MergeFrom(pb.SegmentInventory(**fields))
+    with pytest.raises(InvalidRequestError, match=why):
+        await world.call(COORDINATOR["TellInventory"], page)
+
+
+async def test_more_partitions_than_a_topic_may_have_are_refused() -> None:
+    world = World(started())
+    topic = pb.ToldTopic(topic_id=TOPIC, name="t", partitions=(1 << 32) - 1)
+    with pytest.raises(InvalidRequestError, match="10000 is the most"):
+        await world.tell(1, topics=[topic])
+
+
+async def test_a_disk_counter_that_no_disk_has_come_to_is_refused() -> None:
+    world = World(started())
+    page = told(world.state, 1)
+    page.node.disk_counter = 1 << 41
+    with pytest.raises(InvalidRequestError, match="no disk has been told of"):
+        await world.call(COORDINATOR["TellInventory"], page)
+
+
+async def test_a_segment_id_that_leaves_no_room_is_passed_over() -> None:
+    """As at the registration of a node: new segments go above all others."""
+    world = World(started())
+    for node_id in (1, 2, 3):
+        page = told(world.state, node_id)
+        page.node.segments.add(segment_id=SEGMENT_ID_MAX, topic_id=TOPIC, base_offset=-1)
+        await world.call(COORDINATOR["TellInventory"], page)
+    assert (await world.adopt()).done
+    counters = [each for each in world.stored[0].puts if isinstance(each, CounterRecord)]
+    (next_id,) = (each.next_value for each in counters if each.name == "segment_id")
+    assert next_id < SEGMENT_ID_MAX // 2
+
+
+async def test_a_coordinator_epoch_that_others_would_not_obey_stops_the_adoption() -> None:
+    world = World(started())
+    for node_id in (1, 2, 3):
+        page = told(world.state, node_id)
+        page.coordinator_epoch = 9 if node_id < 3 else 1 << 39
+        await world.call(COORDINATOR["TellInventory"], page)
+    with pytest.raises(ConflictError, match="leave it out: --without-node 3"):
+        await world.adopt()
+    assert (await world.adopt(without_nodes=[3])).done
+    assert world.stored[0].coordinator_epoch < 1 << 20
 
 
 async def test_an_incarnation_that_no_cluster_has_given_out_is_refused() -> None:
