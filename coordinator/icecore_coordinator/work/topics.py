@@ -133,7 +133,8 @@ class TopicActs:
             tiering_of: Likewise what of it moves into object storage.
 
         Returns:
-            Why segments are not rolled now.
+            Why segments are not rolled now. That one has no leader at the moment is no reason to
+            say so: the settings hold, and it is asked for once it has one (``AlteredTopics``).
 
         Raises what ``topic_changes.alter_topic`` raises.
         """
@@ -155,7 +156,8 @@ class TopicActs:
         if change.puts:
             event(_log, logging.INFO, "topic_altered", topic=name)
         if any(isinstance(each, TopicRecord) and each.settings != pinned for each in change.puts):
-            return [each for each in await self.roll(name, "alter_topic") if each]
+            errors = await self.roll(name, "alter_topic")
+            return [each for each in errors if each and not isinstance(each, NotLeaderError)]
         return []
 
     async def add_partitions(self, name: str, partitions: int) -> TopicRecord:

@@ -123,7 +123,8 @@ class Admin:
     async def alter_topic(
         self, name: str, settings: TopicSettings | None = None, **fields: Unpack[TopicFields]
     ) -> TopicDescription:
-        """Change settings; they apply from the next segments, which this opens.
+        """Change settings; they apply from the next segments, which this opens. A partition
+        without a leader opens its next one when it has a leader again.
 
         Raises:
             UnknownTopicError: There is no such topic.

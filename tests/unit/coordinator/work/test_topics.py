@@ -296,3 +296,20 @@ async def test_a_segment_that_its_leader_has_sealed_meanwhile_is_rolled(world: W
     topics, tails = await topic_of_two(world, calls)
     assert await topics.roll("events", "test") == [None, None]
     assert calls.asked == tails
+
+
+async def test_an_altered_topic_without_a_leader_is_altered(world: World) -> None:
+    """Its next segment has the settings; a person who repeats the command would gain nothing."""
+    topics, (first, _) = await topic_of_two(world, RolledNode(UnavailableError("no room")))
+    version = world.state.segments[SegmentId(first)].version
+    await world.ledger.decide(lambda state: start_recovery(state, SegmentId(first), version))
+    other = replace(SETTINGS, min_insync_replicas=1)
+    errors = await topics.alter(
+        "events",
+        lambda _: other,
+        lambda topic: topic.delete_grace_ms,
+        lambda topic: topic.retention,
+        lambda topic: topic.tiering,
+    )
+    assert [type(each) for each in errors] == [UnavailableError]
+    assert world.state.topic("events").settings == other
