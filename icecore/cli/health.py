@@ -19,7 +19,7 @@ from icecore.cli.records.times import iso_time
 from icecore.cli.session import CommandSession, session_of
 from icecore.client.cluster_types import ClusterDescription, NodeDescription
 from icecore.client.types import PartitionDescription, TopicDescription
-from icecore.errors import RequestTimeoutError, UnavailableError
+from icecore.errors import NotCoordinatorError, RequestTimeoutError, UnavailableError
 from icecore.model import NodeState, SegmentState
 
 EXIT_DEGRADED, EXIT_UNAVAILABLE = 10, 20
@@ -155,8 +155,9 @@ def _look(session: CommandSession) -> tuple[Health, dict[str, Any]]:
     try:
         cluster, topics = session.admin(_ask)
     except (UnavailableError, RequestTimeoutError) as error:
-        text = f"no coordinator answers: {error.message}"
-        return Health((Reason(HealthVerdict.UNAVAILABLE, text),)), {}
+        return _nobody(f"no coordinator answers: {error.message}")
+    except NotCoordinatorError as error:  # standbys answer, and none of them can act
+        return _nobody(f"no coordinator acts: {error.message}")
     nodes = [each.node.state.name == "UP" for each in cluster.nodes]
     numbers = {
         "nodes": len(nodes),
@@ -168,6 +169,10 @@ def _look(session: CommandSession) -> tuple[Health, dict[str, Any]]:
         "offline_partitions": cluster.offline_partitions,
     }
     return judge(cluster, topics), numbers
+
+
+def _nobody(why: str) -> tuple[Health, dict[str, Any]]:
+    return Health((Reason(HealthVerdict.UNAVAILABLE, why),)), {}
 
 
 async def _ask(admin: Any) -> tuple[ClusterDescription, list[TopicDescription]]:

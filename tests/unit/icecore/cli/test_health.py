@@ -3,7 +3,7 @@
 import json
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from icecore.client.cluster_types import (
     NodeDescription,
 )
 from icecore.client.types import PartitionDescription, TopicDescription
+from icecore.errors import NotCoordinatorError
 from icecore.model import NodeInfo, NodeState, Segment, SegmentState
 from icecore.topic_settings import SegmentSettings, TopicSettings
 
@@ -201,6 +202,18 @@ def test_waiting_ends_when_it_is_healthy_or_too_late(looks: list[Health]) -> Non
 def test_nobody_there_is_unavailable(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-b", "127.0.0.1:1") == 20
     assert "no coordinator answers" in capsys.readouterr().out
+
+
+def test_standbys_of_which_none_can_act_are_unavailable() -> None:
+    """Nobody may lose sight of the cluster, with --wait or --watch, while etcd is away."""
+
+    class Session:
+        def admin(self, _: object) -> None:
+            raise NotCoordinatorError("this coordinator stands by, and no coordinator can act")
+
+    found, numbers = health._look(cast(Any, Session()))
+    assert (found.verdict, numbers) == (HealthVerdict.UNAVAILABLE, {})
+    assert found.reasons[0].what.startswith("no coordinator acts: this coordinator stands by")
 
 
 def test_people_read_a_word_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
