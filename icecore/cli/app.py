@@ -192,6 +192,8 @@ def _sentence(error: IcecoreError) -> str:
 
 def _trouble(error: OSError) -> str:
     why = error.strerror or str(error)
+    if error.errno == errno.ENOENT and not error.filename:  # of os.getcwd
+        return "the working folder is gone: go to another one"
     return f"{error.filename}: {why}" if error.filename else f"the output can't be written: {why}"
 
 

@@ -87,10 +87,10 @@ def load(name: str, note: Callable[[str], object] = lambda _: None) -> Profile:
 def _read(path: Path) -> dict[str, Any]:
     """Raises OSError as well."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from error
 
 
@@ -103,7 +103,7 @@ def _profile(path: Path, name: str, values: object) -> Profile:
             raise ConfigurationError(f"{where}: unknown key {key}; known are {', '.join(_KEYS)}")
         if not isinstance(value, _KEYS[key]) or isinstance(value, bool) or not value:  # type: ignore[arg-type]
             raise ConfigurationError(f"{where}: {key} = {value!r} is of no use")
-    timeout_s = float(values.get("timeout_s", _TIMEOUT_S))
-    if not 0.1 <= timeout_s <= 86_400:
-        raise ConfigurationError(f"{where}: timeout_s = {timeout_s:g} is not from 0.1 to 86400")
-    return Profile(values.get("bootstrap", _BOOTSTRAP), timeout_s)
+    timeout_s = values.get("timeout_s", _TIMEOUT_S)
+    if not 0.1 <= timeout_s <= 86_400:  # a whole number may be too large for a float
+        raise ConfigurationError(f"{where}: timeout_s = {timeout_s!r:.40} is not from 0.1 to 86400")
+    return Profile(values.get("bootstrap", _BOOTSTRAP), float(timeout_s))

@@ -196,10 +196,10 @@ def _from_file(
         return []
     path = Path(config_path)
     try:
-        document: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        document: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}", file=path) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise ConfigurationError(f"{path}: not valid TOML: {error}", file=path) from error
     tables = {key for key, value in document.items() if isinstance(value, dict)}
     for key in tables - set(SECTIONS):

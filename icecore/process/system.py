@@ -97,10 +97,17 @@ def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:
 def open_standard_streams() -> None:
     """Put ``/dev/null`` where a supervisor or a shell (``<&-``) closed a standard stream. Else the
     first file or socket would get its number, and be written to by whoever prints. Call it first in
-    ``main``."""
+    ``main``.
+
+    Output becomes blocking: Python drops what a slow reader of a non-blocking pipe has no room for,
+    and says nothing. Parents such as Node.js hand over such pipes.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
+    for output in (1, 2):
+        with contextlib.suppress(OSError):
+            os.set_blocking(output, True)
     # A library may have taken the number of a closed stream before: ours have their own.
     null = Path(os.devnull)
     sys.stdin = sys.stdin or null.open(encoding="utf-8")

@@ -75,7 +75,7 @@ async def read_lines(
     count, parts, size, head = 0, list[bytes](), 0, b""
     is_begun = False
     try:
-        file: IO[bytes] = sys.stdin.buffer if str(source) == _STDIN else source.open("rb")
+        file: IO[bytes] = sys.stdin.buffer if str(source) == _STDIN else _opened(source)
         async for chunk in _chunks(file):
             if not is_begun:
                 head += chunk
@@ -113,6 +113,14 @@ def _without_mark(chunk: bytes, name: str, *, is_json: bool) -> bytes:
     return chunk.removeprefix(codecs.BOM_UTF8)
 
 
+def _opened(source: Path) -> IO[bytes]:
+    """Open a file. A named pipe is open at once: who waits for its writer in ``open`` hears no
+    signal, and nothing that is under way goes on."""
+    if not source.is_fifo():
+        return source.open("rb")
+    return os.fdopen(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
 async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
     """Read a file, and close it at the end."""
     if file.closed:
@@ -125,11 +133,19 @@ async def _chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
                 yield chunk
             return
         # Pipes and terminals may be silent for long: the producer goes on meanwhile.
+        # The loop makes them non-blocking, for all who share them: the shell, and what runs next.
+        shared = os.dup(file.fileno())
+        was_blocking = os.get_blocking(shared)
         reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, file)
         try:
-            while chunk := await reader.read(_CHUNK_BYTES):
-                yield chunk
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.connect_read_pipe(lambda: protocol, file)
+            try:
+                while chunk := await reader.read(_CHUNK_BYTES):
+                    yield chunk
+            finally:
+                transport.close()
         finally:
-            transport.close()
+            os.set_blocking(shared, was_blocking)
+            os.close(shared)

@@ -44,6 +44,8 @@ _PER_MS = {
     TimeUnit.NS: Decimal("0.000001"),
 }
 _OTHER_FIELDS_BYTES: Final = 1 << 20
+_NAMES_MAX: Final = 200
+"""Characters of names in a message."""
 _DIGITS_MAX: Final = 30
 _EXACT: Final = Context(prec=MAX_PREC)
 
@@ -169,7 +171,9 @@ class _Row:
         if name in self._twice:
             raise ValueError(f"field {name!r} is in it more than once")
         if name not in self._parts:
-            raise ValueError(f"no field {name!r} in it; there are {', '.join(sorted(self._parts))}")
+            known = ", ".join(sorted(self._parts)) or "none"
+            shown = known if len(known) <= _NAMES_MAX else f"{known[:_NAMES_MAX]}..."
+            raise ValueError(f"no field {name!r} in it; there are {shown}")
         return self._parts[name]
 
     def is_base64(self, name: str) -> bool:
@@ -192,6 +196,8 @@ def _time_of(part: JsonPart, unit: TimeUnit) -> int:
     if not isinstance(part.value, str):
         raise ValueError(f"the time is {part.shown()}, neither a text nor a number")
     text = part.value.strip()
+    if not text.isascii() or "_" in text:  # Python reads digits of other scripts, and 1_000
+        return parse_time_ms(text)
     try:
         number = Decimal(text)
     except InvalidOperation:

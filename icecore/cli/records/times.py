@@ -1,10 +1,15 @@
 """Points in time and in a partition as people write them on a command line."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import typer
 
 from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
+
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,30}\s*")
+"""Python reads more as a number: ``1_000``, and digits of other scripts."""
 
 
 def parse_time_ms(text: str) -> int:
@@ -12,13 +17,14 @@ def parse_time_ms(text: str) -> int:
 
     A time without an offset is UTC. Raises ValueError with a sentence for people.
     """
-    try:
+    if _WHOLE.fullmatch(text):
         value = int(text)
-    except ValueError:
+    else:
         try:
-            moment = datetime.fromisoformat(text.strip())
+            moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 allows t and z
         except ValueError as error:
-            raise ValueError(f"{text!r} is neither an ISO 8601 time nor milliseconds") from error
+            shown = text if len(text) <= 60 else f"{text[:57]}..."
+            raise ValueError(f"{shown!r} is neither an ISO 8601 time nor milliseconds") from error
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         since = moment - datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,10 +60,10 @@ def parse_position(text: str) -> tuple[str, int]:
     """
     if text in ("earliest", "latest"):
         return text, 0
-    if text.isdecimal():
+    if _is_digits(text):
         return "offset", _offset(text)
     if text.startswith("-"):
-        if not text[1:].isdecimal() or not (count := _offset(text[1:])):
+        if not _is_digits(text[1:]) or not (count := _offset(text[1:])):
             raise typer.BadParameter(f"{text[:60]!r} is not -N: the last N records")
         return "last", count
     try:
@@ -78,6 +84,10 @@ def position_of(kind: str, value: int) -> "int | str | datetime":
         case "time":
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=value)
     return kind
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 def _offset(digits: str) -> int:

@@ -60,7 +60,7 @@ def _moment_ms(position: Position) -> int | None:
     if isinstance(position, datetime):
         return position_ms(position)
     try:
-        moment = datetime.fromisoformat(position.strip())
+        moment = datetime.fromisoformat(position.strip().upper())
     except ValueError:
         raise InvalidRequestError(f"a position is {_EXPECTED}, not {position[:60]!r}") from None
     return position_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))

@@ -147,6 +147,16 @@ def test_headers_are_taken_only_where_they_are_named() -> None:
     assert record.headers == (("host", b"a"), ("n", b"1"), ("no", None))
 
 
+def test_a_working_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(["dev", "restart", "node-1"]) == 1
+    assert capsys.readouterr().err == "icecore: the working folder is gone: go to another one\n"
+
+
 # --- times ----------------------------------------------------------------------
 
 
@@ -162,8 +172,9 @@ def test_positions() -> None:
     assert parse_position("@17") == ("time", 17)
     assert parse_position("1970-01-01T01:00:00+01:00") == ("time", 0)
     assert parse_position("1970-01-02") == ("time", 86_400_000)
-    with pytest.raises(typer.BadParameter):
-        parse_position("yesterday")
+    for text in ("yesterday", "1_0", "@1_0", "\u0663", "-\u0663"):
+        with pytest.raises(typer.BadParameter):
+            parse_position(text)
 
 
 # --- output ----------------------------------------------------------------------

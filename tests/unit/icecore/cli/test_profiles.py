@@ -33,7 +33,7 @@ def test_without_a_file_there_are_the_defaults(path: Path) -> None:
 
 
 def test_the_file_names_the_usual_one(path: Path) -> None:
-    path.write_text(FILE)
+    path.write_text("\ufeff" + FILE, "utf-8")  # as editors of Windows begin it
     assert load("") == Profile("127.0.0.1:7500", 30.0)
     assert load("far") == Profile("c1:7400,c2:7400", 5.0)
     with pytest.raises(ConfigurationError, match="there are: far, near"):
@@ -54,6 +54,9 @@ def test_the_file_names_the_usual_one(path: Path) -> None:
         ("profile = 'a'\n[profiles.a]\nbootstrap = ''", "bootstrap = ''"),
         ("profile = 'a'\n[profiles.a]\ntimeout_s = true", "timeout_s = True"),
         ("profile = 'a'\n[profiles.a]\ntimeout_s = -1", "not from 0.1"),
+        ("profile = 'a'\n[profiles.a]\ntimeout_s = 1" + "0" * 400, "not from 0.1"),
+        ("profile = 'a'\n[profiles.a]\ntimeout_s = 1" + "0" * 5_000, "not valid TOML"),
+        ("profile = " + "[" * 5_000, "not valid TOML"),
     ],
 )
 def test_what_is_wrong_is_named(path: Path, text: str, said: str) -> None:

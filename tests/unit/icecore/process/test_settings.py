@@ -48,7 +48,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 def test_sections_of_others_and_files_without_sections(tmp_path: Path) -> None:
     shared = write(tmp_path, '[node]\ndata = "x"\n[coordinator]\nanything = 1\n')
     assert load(ExampleSettings, shared, {}, {}).data == "x"
-    flat = write(tmp_path, 'data = "y"\n')
+    flat = write(tmp_path, '\ufeffdata = "y"\n')
     assert load(ExampleSettings, flat, {}, {}).data == "y"
 
 
@@ -60,6 +60,7 @@ def test_sections_of_others_and_files_without_sections(tmp_path: Path) -> None:
         ('[nod]\ndata = "x"\n', ["[nod]", "did you mean node?"]),
         ('data = "x"\n[node]\n', ["outside of a section"]),
         ('data = "x', ["not valid TOML"]),
+        ("data = 1" + "0" * 5_000, ["not valid TOML"]),
         ('data = "x"\nio_workers = 0\n', ["icecore.toml", "io_workers", "greater than"]),
         ('data = "x"\ncache_bytes = "8 penguins"\n', ["cache_bytes"]),
         ("io_workers = 1\n", ["data is missing", "--data", "ICECORE_NODE__DATA"]),

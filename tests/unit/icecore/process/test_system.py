@@ -1,8 +1,10 @@
 """The facts that a process learns of its system: how many files it may open, and which boot this
 is."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,23 @@ def test_the_boot_id_is_that_of_the_kernel_or_unknown(
     assert system.boot_id() == "one"
     name.write_bytes(b"\xff")
     assert system.boot_id() == ""
+
+
+def test_output_is_blocking_whoever_made_the_pipe() -> None:
+    """Python drops what such a pipe has no room for, and says nothing."""
+    code = (
+        "import sys\n"
+        "from icecore.process.system import open_standard_streams\n"
+        "open_standard_streams()\n"
+        "sys.stdout.write('x' * 500_000)\n"
+    )
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs) as process:
+        os.close(theirs)
+        size = 0
+        while piece := os.read(ours, 1 << 12):
+            time.sleep(0.001)  # slower than it writes
+            size += len(piece)
+    os.close(ours)
+    assert (size, process.returncode) == (500_000, 0)

@@ -107,3 +107,45 @@ def test_sources_are_looked_at_before_any_is_used(tmp_path: Path) -> None:
     for name, why in (("", "directory"), ("absent", "No such"), ("dangling", "No such")):
         with pytest.raises(UnreadableInputError, match=why):
             check_sources([good, tmp_path / name, good])
+
+
+def test_a_named_pipe_without_a_writer_holds_nothing_up(tmp_path: Path) -> None:
+    """Who waits for it in ``open`` is reached by no signal."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    async def run() -> list[bytes]:
+        async def first() -> list[bytes]:
+            return [line async for lines in read_lines(path, 100) for line in lines]
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first(), 0.05)
+        reading = asyncio.ensure_future(first())
+        await asyncio.sleep(0.05)
+        with path.open("wb") as pipe:
+            pipe.write(b"a\nb")
+        return await reading
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_pipe_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, is_ended: bool) -> None:
+    """A shell and what it runs next have the same one."""
+    ours, theirs = os.pipe()
+    kept = os.dup(ours)
+    os.write(theirs, b"a\n")
+    if is_ended:
+        os.close(theirs)
+    monkeypatch.setattr("sys.stdin", os.fdopen(ours))
+
+    async def run() -> None:
+        async for _ in read_lines(Path("-"), 100):
+            if not is_ended:
+                break
+
+    asyncio.run(run())
+    assert os.get_blocking(kept)
+    os.close(kept)
+    if not is_ended:
+        os.close(theirs)

@@ -126,6 +126,15 @@ def test_what_is_refused(line: bytes, why: str) -> None:
         parsed(line, LineFormat(is_ndjson=True, key_field="k", value_field="v"))
 
 
+def test_a_message_names_not_all_of_many_fields() -> None:
+    line = json.dumps({f"field{n}": n for n in range(5_000)}).encode()
+    with pytest.raises(
+        InvalidRequestError, match=r"no field 'k' in it; there are field0, .*\.\.\."
+    ) as it:
+        parsed(line, LineFormat(is_ndjson=True, key_field="k"))
+    assert len(it.value.message) < 400
+
+
 def test_a_whole_line_that_is_no_json_is_refused_as_well() -> None:
     for line in (b'{"a": NaN}', b"[]", b"{", b'{"a": "\xff"}'):
         with pytest.raises(InvalidRequestError):
@@ -184,6 +193,7 @@ def test_only_its_end_is_no_part_of_a_line() -> None:
         ('"1969-12-31T23:59:59.9999Z"', -1),
         ("1700000000000.99999999999999999999999999999999", 1_700_000_000_000),
         ('"2020-01-01T00:00:00.0009Z"', 1_577_836_800_000),
+        ('"2020-01-01t00:00:00.0009z"', 1_577_836_800_000),
     ],
 )
 def test_a_finer_time_is_the_millisecond_in_which_it_lies(value: str, expected: int) -> None:
@@ -204,6 +214,9 @@ def test_a_finer_time_is_the_millisecond_in_which_it_lies(value: str, expected: 
         "{}",
         '""',
         "1700000000000000",
+        '"1_700_000"',
+        '"\u0661\u0662"',
+        '"NaN"',
     ],
 )
 def test_what_is_no_time_is_refused(value: str) -> None:
