@@ -131,12 +131,12 @@ def _text_bytes(what: str, text: str) -> int:
         raise InvalidRequestError(f"{what} {text!r} has no UTF-8 form: {error.reason}") from error
 
 
-def record_time_ms(timestamp_ms: Any) -> int:
+def record_time_ms(timestamp_ms: Any, name: str = "timestamp_ms") -> int:
     """An event time that a leader takes: it refuses a batch with any other, and so all of its
     records. Raises TypeError, InvalidRequestError."""
     expected = "int milliseconds since 1970 UTC, in the years 1 to 9999"
     low, high = MIN_TIMESTAMP_MS, MAX_TIMESTAMP_MS
-    return whole("timestamp_ms", timestamp_ms, low, high, expected=expected)
+    return whole(name, timestamp_ms, low, high, expected=expected)
 
 
 def partition_number(partition: Any) -> int:
@@ -222,8 +222,7 @@ def timeout(name: str, given: Any) -> float | None:
 
 
 def _short(number: float) -> str:
-    shown = str(number) if abs(number) < 1 << 128 else "a far larger number"
-    return shown
+    return "a far larger number" if abs(number) >= 1 << 128 else str(number)
 
 
 def names(name: str, given: Any) -> tuple[str, ...]:

@@ -134,13 +134,26 @@ def column_as(rows: pa.RecordBatch, name: str, type_: Any) -> Any:
         return column
     if name == "timestamp_ms" and not pa.types.is_integer(column.type):
         raise InvalidRequestError(f"column {name} is {column.type}, not int64: milliseconds")
+    refused = f"column {name}{{}} is {column.type}, which is not taken as {type_}: {{}}"
+    if why := _why_other(column.type, type_):
+        raise InvalidRequestError(refused.format("", why))
     try:
         return _cast(column, type_)
     except pa.ArrowException as error:
-        where = _first_refused(column, type_)
-        raise InvalidRequestError(
-            f"column {name}{where} is {column.type}, which is not taken as {type_}: {error}"
-        ) from error
+        where, cause = _first_refused(column, type_, error)
+        raise InvalidRequestError(refused.format(where, cause)) from error
+
+
+def _why_other(given: Any, type_: Any) -> str:
+    """Why a type means something else, though Arrow would cast it; empty when it does not."""
+    if pa.types.is_timestamp(type_) and isinstance(given, pa.BaseExtensionType):
+        return "its numbers count something else"  # periods of pandas: years, months
+    if type_ == HEADERS and any(is_kind(given) for is_kind in _LISTS):
+        items = given.value_type
+        fields = [each.name for each in items] if pa.types.is_struct(items) else []
+        if fields and not {"key", "value"} <= {*fields}:  # Arrow would put nulls there
+            return f"its fields are {', '.join(fields):.{_NAMES_MAX}}, and must be key and value"
+    return ""
 
 
 _LISTS = (
@@ -154,10 +167,10 @@ _LISTS = (
 
 def _cast(column: Any, type_: Any) -> Any:
     """Times may lose what is less than a millisecond; nothing else may lose anything."""
+    if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
+        column = _plain(column)
     if pa.types.is_timestamp(column.type):
         column = whole_millis(column)
-    elif pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
-        column = _plain(column)
     return column.cast(type_)
 
 
@@ -205,13 +218,13 @@ def _without_view(type_: Any) -> Any:
     return pa.binary() if type_ == pa.binary_view() else type_
 
 
-def _first_refused(column: Any, type_: Any) -> str:
-    """Which row can't be cast; nothing when none of that type can."""
+def _first_refused(column: Any, type_: Any, error: Exception) -> tuple[str, Exception]:
+    """Which row can't be cast, and why; no row and the given error when none of that type can."""
     low, high = 0, len(column)
     try:
         _cast(column.slice(0, 0), type_)
     except pa.ArrowException:
-        return ""
+        return "", error
     while high - low > 1:
         middle = (low + high) // 2
         try:
@@ -220,4 +233,8 @@ def _first_refused(column: Any, type_: Any) -> str:
             high = middle
         else:
             low = middle
-    return f", row {low},"
+    try:
+        _cast(column.take(pa.array([low])), type_)
+    except pa.ArrowException as own:  # Arrow tells of the last one
+        error = own
+    return f", row {low},", error

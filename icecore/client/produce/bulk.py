@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from icecore.client.checks import LABEL_BYTES, HeadersLike, columns, record_labels
+from icecore.client.checks import LABEL_BYTES, HeadersLike, record_labels
 from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, Batch
 from icecore.client.produce.given_columns import (
     ArrowLike,
@@ -19,6 +19,7 @@ from icecore.client.produce.given_columns import (
     TimeColumn,
     arrow_rows,
     byte_column,
+    label_column,
     time_column,
 )
 from icecore.client.produce.limits import RecordParts, row_of, why_row_too_large
@@ -202,8 +203,8 @@ def columns_of(
     count = len(values)
     others = {
         "keys": None if keys is None else byte_column("keys", keys),
-        "tags": None if tags is None else columns("tags", tags, "a column of sequences"),
-        "headers": None if headers is None else columns("headers", headers, "a column of pairs"),
+        "tags": None if tags is None else label_column("tags", tags),
+        "headers": None if headers is None else label_column("headers", headers),
     }
     times = np.full(count, now_ms) if timestamps_ms is None else time_column(timestamps_ms)
     for name, column in (*others.items(), ("timestamps_ms", times)):
@@ -221,13 +222,26 @@ def columns_of(
     if tags is not None or headers is not None:
         none: Sequence[Any] = [()] * count
         pairs = zip(others["tags"] or none, others["headers"] or none, strict=True)
-        labels = [record_labels(*each) for each in pairs]
+        labels = _labels(pairs)
         lengths += np.fromiter((size for _, _, size in labels), np.int64, count)
         if tags is not None:
             lists["tags"] = [row for row, _, _ in labels]
         if headers is not None:
             lists["headers"] = [row for _, row, _ in labels]
     return Columns(lengths, hashes, lists, times, None)
+
+
+def _labels(pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
+    """Checked tags and headers of each row, and their size. Raises as ``columns_of``, by row."""
+    found: list[Any] = []
+    try:
+        for each in pairs:
+            found.append(record_labels(*each))  # noqa: PERF401  # their number is that of the row
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"row {len(found)}: {error.message}") from error
+    except TypeError as error:
+        raise TypeError(f"row {len(found)}: {error}") from error
+    return found
 
 
 def _taken(rows: "pa.RecordBatch", order: Any) -> "pa.RecordBatch":

@@ -35,7 +35,10 @@ ByteColumn: TypeAlias = Sequence[bytes | str | None]
 TimeColumn: TypeAlias = Sequence[int | datetime] | npt.NDArray[Any]
 """Milliseconds since 1970 UTC, or times with time zone; numpy's ``datetime64`` is UTC."""
 
+_HEADER = {"key", "value"}
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_COARSE = ("Y", "M", "W", "D", "h", "m", "s")
+"""Units of numpy that milliseconds divide."""
 _PLAIN_TYPES = {bytes, type(None)}
 
 
@@ -45,11 +48,17 @@ def arrow_rows(given: Any) -> "pa.RecordBatch | None":
     Raises:
         InvalidRequestError: They are not one table, or more than one batch can hold.
     """
-    if not hasattr(given, "__arrow_c_stream__") and not hasattr(given, "schema"):
+    if not hasattr(given, "__arrow_c_stream__"):
+        if hasattr(type(given), "schema"):  # frames of Spark, and lazy ones
+            raise InvalidRequestError(
+                f"values is a {type(given).__name__}, which has no rows yet: collect them into a "
+                "table or a frame first"
+            )
         return None
     with explained():
         import pyarrow as pa
 
+    _refuse_objects("values", given)
     if isinstance(given, pa.RecordBatch):
         return given
     try:
@@ -66,6 +75,17 @@ def arrow_rows(given: Any) -> "pa.RecordBatch | None":
     if len(batches) > 1:
         raise InvalidRequestError("the table is too large to be sent at once: send it in parts")
     return batches[0]
+
+
+def _refuse_objects(name: str, given: Any) -> None:
+    """Polars gives Arrow the addresses of Python's objects, as if they were bytes."""
+    if not type(given).__module__.startswith("polars"):
+        return
+    types = given.dtypes if hasattr(given, "dtypes") else [given.dtype]
+    if any(str(each) == "Object" for each in types):
+        raise InvalidRequestError(
+            f"{name} has a column of Python objects: cast it to bytes or text"
+        )
 
 
 def byte_column(name: str, given: Any) -> Sequence[bytes | None]:
@@ -97,10 +117,34 @@ def _as_list(given: Any) -> Any:
         with explained():
             import pyarrow as pa
 
+        _refuse_objects("a series", given)
         return pa.chunked_array(given).to_pylist()
     if isinstance(given, np.ndarray) and given.ndim == 1:
         return given.tolist()
     return given
+
+
+def label_column(name: str, given: Any) -> Sequence[Any]:
+    """A column of tags or headers; a row of a library's column that is null has none.
+
+    Raises:
+        TypeError: It is no column.
+    """
+    if not isinstance(given, list | tuple) and (
+        hasattr(given, "to_pylist") or hasattr(given, "__arrow_c_stream__")
+    ):
+        given = [_labels_of(row) for row in _as_list(given)]
+    return columns(name, given, "a column of sequences" if name == "tags" else "a column of pairs")
+
+
+def _labels_of(row: Any) -> Any:
+    """Those of Arrow as ``send`` takes them: headers are maps, or structs of key and value."""
+    if not isinstance(row, list):
+        return () if row is None else row
+    return [
+        (each["key"], each["value"]) if isinstance(each, dict) and {*each} == _HEADER else each
+        for each in row
+    ]
 
 
 def time_column(given: Any) -> _Int64s:
@@ -140,19 +184,26 @@ def _arrow_times(given: Any) -> Any:
     """Those of a column of Arrow: times are UTC without a zone, as in tables."""
     import pyarrow as pa
 
-    from icecore.codec.arrow_rows import whole_millis
+    from icecore.codec.arrow_rows import MILLIS, column_as
 
-    if not pa.types.is_timestamp(given.type) or given.null_count:
+    is_time = pa.types.is_timestamp(given.type) or pa.types.is_dictionary(given.type)
+    if not is_time or given.null_count:
         return given.to_pylist()
     column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
-    return whole_millis(column).cast(pa.timestamp("ms")).cast(pa.int64()).to_numpy()
+    rows = pa.record_batch({"timestamps_ms": column})
+    return column_as(rows, "timestamps_ms", MILLIS).cast(pa.int64()).to_numpy()
 
 
 def _millis(times: npt.NDArray[Any]) -> _Int64s:
     absent = np.flatnonzero(np.isnat(times))
     if len(absent):
         raise InvalidRequestError(f"timestamps_ms[{absent[0]}] is no time")
-    return times.astype("datetime64[ms]").astype("<i8")
+    found = times.astype("datetime64[ms]")
+    if np.datetime_data(times.dtype)[0] in _COARSE:  # numpy lets a time that is too far wrap round
+        outside = np.flatnonzero(found.astype(times.dtype) != times)
+        if len(outside):
+            raise InvalidRequestError(f"timestamps_ms[{outside[0]}] is not in the years 1 to 9999")
+    return found.astype("<i8")
 
 
 def _time(row: int, given: Any) -> int:
@@ -162,7 +213,7 @@ def _time(row: int, given: Any) -> int:
             raise InvalidRequestError(f"{name} {given!r} has no time zone")
         return (given - _EPOCH) // _MILLISECOND
     try:
-        return record_time_ms(given)
+        return record_time_ms(given, name)
     except TypeError:
         expected = "int milliseconds since 1970 UTC, or a time with time zone"
         raise wrong_type(name, given, expected) from None

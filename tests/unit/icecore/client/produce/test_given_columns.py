@@ -142,6 +142,9 @@ def test_times(given: Any, expected: list[int]) -> None:
         ([NOON, "x"], r"timestamps_ms\[1\] .* 'x' \(str\)"),
         ([NOON, None], r"timestamps_ms\[1\] .* None \(NoneType\)"),
         (np.array(["NaT"], "datetime64[s]"), r"timestamps_ms\[0\] is no time"),
+        (np.array([1, 1 << 62], "datetime64[s]"), r"timestamps_ms\[1\] is not in the years"),
+        (np.array([1, 1 << 63], "u8"), r"timestamps_ms\[1\] is int milliseconds"),
+        (pa.array([1, 1 << 60], pa.timestamp("s")), "column timestamps_ms, row 1, is timestamp"),
     ],
 )
 def test_times_that_are_none(given: Any, said: str) -> None:
@@ -176,6 +179,15 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "a row that is no bytes": (["a", b"b", 3], r"values\[2\] .* 3 \(int\)"),
     "half a character": (["a", "\ud800"], r"values\[1\] .* no UTF-8 form"),
+    "headers with other fields": (
+        pa.table({"value": ["a"], "headers": [[{"name": "h", "value": b"v"}]]}),
+        "column headers .* its fields are name, value, and must be key and value",
+    ),
+    "texts of which several are no times": (
+        pa.table({"value": ["a"] * 3, "timestamp": ["2026-11-21T12:00Z", "noon", "late"]}),
+        "column timestamp, row 1, .*'noon'",
+    ),
+    "a row of tags that is none": (["a", "b"], "row 1: tags is a sequence of strings, not None"),
     "a stream that fails": (Stream(5), "can't be read as a table"),
 }
 
@@ -185,7 +197,8 @@ async def test_what_is_refused_is_named(cluster: FakeCluster, case: str) -> None
     given, said = BAD[case]
     async with Producer(cluster.bootstrap, net=cluster.net, linger_ms=20) as producer:
         good = producer.send("t", b"good")
+        more = {"tags": [["x"], None]} if case == "a row of tags that is none" else {}
         with pytest.raises((TypeError, InvalidRequestError), match=said):
-            producer.send_batch("t", given)
+            producer.send_batch("t", given, **more)
         assert producer.metrics().buffered_records == 1
         assert (await good).offset == 0

@@ -59,6 +59,8 @@ CONTAINERS: dict[str, Callable[[], list[int]]] = {
     "table us without zone": lambda: table(pa.array(MICROS, pa.timestamp("us"))),
     "table us elsewhere": lambda: table(pa.array(MICROS, pa.timestamp("us", "America/New_York"))),
     "table ns": lambda: table(pa.array(nanos(NEAR), pa.timestamp("ns", "UTC"))),
+    "table of categories": lambda: table(_us(MICROS).dictionary_encode()),
+    "arrow categories": lambda: column(_us(MICROS).dictionary_encode()),
     "slice of a table": lambda: table(pa.array([5, *MICROS], pa.timestamp("us")).slice(1)),
 }
 
@@ -160,3 +162,33 @@ def test_frames_with_categories() -> None:
     assert [row["value"] for row in rows_of(of_pandas)] == [b"x", None, b"x"]
     with pytest.raises(InvalidRequestError, match="column value"):
         rows_of(pandas.DataFrame({"value": pandas.Categorical([1, 2])}))
+
+
+@pytest.mark.parametrize("library", ["arrow", "maps of arrow", "polars"])
+def test_tags_and_headers_of_a_library(library: str) -> None:
+    header = [{"key": "h", "value": b"v"}]
+    tags, headers = pa.array([["x"], None]), pa.array([header, None])
+    if library == "maps of arrow":
+        headers = pa.array([[("h", b"v")], None], pa.map_(pa.string(), pa.binary()))
+    elif library == "polars":
+        polars = pytest.importorskip("polars")
+        tags, headers = polars.Series([["x"], None]), polars.Series([header, None])
+    found = columns_of(["a", "b"], None, tags, headers, None, 0)
+    assert (found._record(0), found._record(1)) == (
+        (b"a", None, ("x",), (("h", b"v"),)),
+        (b"b", None, (), ()),
+    )
+
+
+def test_frames_that_hold_something_else_are_refused() -> None:
+    """Years as numbers, addresses of objects, and questions that nobody has asked yet."""
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    periods = pandas.period_range("2026", "2027", freq="Y")
+    for given, why in (
+        (pandas.DataFrame({"value": ["a", "b"], "timestamp": periods}), "count something else"),
+        (polars.DataFrame({"value": [object()]}), "column of Python objects"),
+        (polars.Series([object()]), "column of Python objects"),
+        (polars.DataFrame({"value": ["a"]}).lazy(), "a LazyFrame, which has no rows yet"),
+    ):
+        with pytest.raises(InvalidRequestError, match=why):
+            of_table(given)
