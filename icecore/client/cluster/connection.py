@@ -147,11 +147,13 @@ class Connection:
         self._was_answered = False
         """Before that, who speaks another protocol was given by mistake; later it is a proxy."""
         self._away_until_ms = 0.0
+        self._is_closed = False
         self._trouble: IcecoreError | None = None
         """Why no coordinator answered the last time; None once one did."""
 
     async def close(self) -> None:
         """Close the network if it was made here."""
+        self._is_closed = True
         if self._owns_net:
             await self.net.close()
 
@@ -160,6 +162,11 @@ class Connection:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def check_open(self) -> None:
+        """Raises UnavailableError when it is closed: to try again would not help."""
+        if self._is_closed:
+            raise UnavailableError("the client is closed: make another one")
 
     def deadline_ms(self, timeout_s: float) -> float:
         """A moment of ``clock.monotonic_ms``."""
@@ -190,6 +197,7 @@ class Connection:
         end_ms = since_ms + timeout_s * 1000
         was_sent_on = False
         while True:
+            self.check_open()
             address = self._server if method == _ANSWERED_BY_ALL else self._coordinator
             left_s = max(0.001, min(attempt_s, (end_ms - self.clock.monotonic_ms()) / 1000))
             try:

@@ -110,6 +110,7 @@ class Metadata:
         backoff = Backoff(self._connection.rng)
         answer: IcecoreError | None = None
         while True:
+            self._connection.check_open()
             error: IcecoreError
             try:
                 if is_fresh or name not in self._view.topics or name in self._errors:

@@ -364,8 +364,10 @@ class Consumer:
             TypeError, InvalidRequestError: The consumer does not read this partition, or it is no
                 position.
             TopicRecreatedError: The topic is another one by now.
+            UnavailableError: The consumer is closed.
             IcecoreError: The position could not be looked up.
         """
+        self._connection.check_open()
         moved: Reader = await self._subscription.seek(topic, partition, position)
         held = self.hand.held
         if held is not None and (held.topic, held.partition) == (moved.topic, moved.partition):

@@ -198,6 +198,7 @@ class Lookup:
         max_count = _count(arguments.pop("max_count", 1_000))
         search = await self._in_time(self._search(False, **arguments))
         while True:
+            self._connection.check_open()
             yield await self._in_time(search.next_page(max_count, self._page_end_ms()))
             if search.is_over:
                 return

@@ -23,6 +23,7 @@ from icecore import blocking
 from icecore.blocking.background import background
 from icecore.client.conditions import SearchArguments
 from icecore.client.produce.options import RecordArguments
+from icecore.errors import UnavailableError
 from icecore.topic_settings import TopicFields
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.icecore.client.test_checks_random import LONG_S, REFUSED, odd
@@ -243,3 +244,17 @@ def test_blocking(served: str, unheard: None, name: str, is_used: bool) -> None:
             for wrong in ("x", -1, float("nan"), True):
                 with pytest.raises(REFUSED):
                     client.close(wrong)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+async def test_a_closed_client_says_so_at_once(cluster: FakeCluster, name: str) -> None:
+    """It would wait for its timeout, and blame the network."""
+    kind = getattr(icecore, name)
+    async with icecore.Producer(cluster.bootstrap, net=cluster.net) as producer:
+        for partition in (0, 1):
+            await producer.send_and_wait("t", b"first", partition=partition)
+    async with kind(cluster.bootstrap, net=cluster.net, **SETTINGS[name]) as client:
+        await works(client)
+    async with asyncio.timeout(LONG_S):
+        with pytest.raises(UnavailableError, match="is closed"):
+            await works(client)
