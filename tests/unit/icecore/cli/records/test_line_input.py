@@ -110,7 +110,7 @@ def test_sources_are_looked_at_before_any_is_used(tmp_path: Path) -> None:
 
 
 def test_a_named_pipe_without_a_writer_holds_nothing_up(tmp_path: Path) -> None:
-    """Who waits for it in ``open`` is reached by no signal."""
+    """No signal reaches a process that waits for it in ``open``."""
     path = tmp_path / "pipe"
     os.mkfifo(path)
 
