@@ -209,7 +209,7 @@ class Roles:
         self._suspended = SuspendedCoordinator(self._net, self._store(), SystemRng(), why)
         try:
             await self._suspended.start(self._address, self._settings.native_listen)
-            return await self._until(self._while_elected(self._suspended.adopted.wait()))
+            return await self._until(self._while_elected(self._suspended.outdated.wait()))
         finally:
             await self._suspended.stop()
             self._suspended = None

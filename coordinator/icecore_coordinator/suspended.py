@@ -8,6 +8,7 @@ it is stored in one transaction, and an ordinary coordinator begins.
 import asyncio
 import logging
 
+from icecore.errors import SupersededError
 from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Net, Rng, Server
@@ -35,8 +36,9 @@ class SuspendedCoordinator:
         self._name = rng.bytes(8).hex()
         self._ledger = Ledger(store, rng)
         self._servers: list[Server] = []
-        self.adopted = asyncio.Event()
-        """Set when the metadata may go on: an ordinary coordinator is to begin."""
+        self.outdated = asyncio.Event()
+        """Set when what was read is not what is stored any more, for it was adopted, or a person
+        has put another copy back: an ordinary coordinator is to begin, and reads it."""
 
     async def start(self, listen: str, native_listen: str = "") -> None:
         """Read the store and serve.
@@ -66,7 +68,12 @@ class SuspendedCoordinator:
         puts = [Stored(each.key, encode(each), each.version) for each in adoption.puts]
         deletes = [each.key for each in adoption.deletes]
         await asyncio.sleep(0)  # probes have their turn
-        await self._store.adopt(puts, deletes, adoption.coordinator_epoch, adoption.revision)
+        try:
+            await self._store.adopt(puts, deletes, adoption.coordinator_epoch, adoption.revision)
+        except SupersededError as error:
+            event(_log, logging.WARNING, "metadata_replaced", error=error)
+            self.outdated.set()
+            raise
         event(
             _log,
             logging.WARNING,
@@ -77,4 +84,4 @@ class SuspendedCoordinator:
             topics=adoption.topics_found,
             findings=len(adoption.findings),
         )
-        self.adopted.set()
+        self.outdated.set()

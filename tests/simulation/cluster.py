@@ -368,8 +368,8 @@ class World:
             why=why,
         )
         await suspended.start(shells.coordinator_address(COORDINATOR))
-        operator.adopt(self, suspended.adopted, COORDINATOR)
-        await suspended.adopted.wait()
+        operator.adopt(self, suspended.outdated, COORDINATOR)
+        await suspended.outdated.wait()
         self.count_fault("adopted")
         await suspended.stop()
 
