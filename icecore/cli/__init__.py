@@ -2,15 +2,16 @@
 
 import signal
 import sys
-import threading
 
 _EXIT_INTERRUPTED = 130
-_AGAIN_S = 0.02
+_AGAIN_S = (0.02, 0.1)
+"""When, and how often."""
 
 
 def main() -> None:
     """Run the command line and end the process with its status."""
     sys.unraisablehook = _keep_interruptions
+    signal.signal(signal.SIGALRM, _interrupt_again)
     try:
         from icecore.extras import as_one_line
 
@@ -22,6 +23,7 @@ def main() -> None:
         sys.exit(_EXIT_INTERRUPTED)
     finally:
         # What is left to do takes a moment, and a Ctrl-C in it is no bug to be traced.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -29,15 +31,12 @@ def _keep_interruptions(ignored: "sys.UnraisableHookArgs") -> None:
     """A Ctrl-C that came where Python can't raise it, as in a callback of the garbage collector,
     comes again a moment later: else nothing would end the command."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
-        again = threading.Timer(_AGAIN_S, _interrupt)
-        again.daemon = True
-        again.start()
+        signal.setitimer(signal.ITIMER_REAL, *_AGAIN_S)
     else:
         sys.__unraisablehook__(ignored)
 
 
-def _interrupt() -> None:
-    """Send another signal, which ends a wait as well, unless the command has ended."""
-    ident = threading.main_thread().ident
-    if ident is not None and signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
-        signal.pthread_kill(ident, signal.SIGINT)
+def _interrupt_again(_: int, __: object) -> None:
+    """The timer runs until it gets here: its signal may come just before a wait, and not end it."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.raise_signal(signal.SIGINT)
