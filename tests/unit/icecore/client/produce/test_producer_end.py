@@ -284,7 +284,7 @@ async def test_who_gives_up_closing_twice_leaves_nobody_waiting(
 
 async def test_flush_tells_of_records_whose_topic_was_not_found(cluster: FakeCluster) -> None:
     async with Producer(
-        cluster.bootstrap, net=cluster.net, delivery_timeout_ms=200, buffer_bytes=100
+        cluster.bootstrap, net=cluster.net, delivery_timeout_ms=2_000, buffer_bytes=100
     ) as producer:
         producer.send("never", bytes(200))
         with pytest.raises(UnknownTopicError):
