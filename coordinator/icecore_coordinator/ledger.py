@@ -76,8 +76,8 @@ class Ledger:
         """Set when this process is no coordinator any more and must end."""
         self.why_lost = "another coordinator took over, or the metadata store failed"
         self.is_replaceable = False
-        """Whether the store or the election ended this coordinator, so that this process may stand
-        in the election again; one that failed by itself must end (R63)."""
+        """True once the store or the election has ended this coordinator: its process may stand in
+        the election again. One that failed by itself must end (R63)."""
         self.suspended = ""
         """Why these metadata may not go on by themselves, and what a person can do; empty = they
         may."""

@@ -219,7 +219,8 @@ def _without_view(type_: Any) -> Any:
 
 
 def _first_refused(column: Any, type_: Any, error: Exception) -> tuple[str, Exception]:
-    """Which row can't be cast, and why; no row and the given error when none of that type can."""
+    """Find the first row that can't be cast, and why; without one, the type itself can't, and the
+    given error comes back."""
     low, high = 0, len(column)
     try:
         _cast(column.slice(0, 0), type_)

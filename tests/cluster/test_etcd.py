@@ -5,23 +5,31 @@ import asyncio
 import contextlib
 import json
 import shutil
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from icecore import Admin
 from icecore.dev import LocalCluster
-from icecore.errors import IcecoreError, OutOfSpaceError
+from icecore.errors import OutOfSpaceError
 from tests.cluster.test_adopt import REMEMBERED_S, World, all_told, healthy, icecore
 from tests.cluster.test_old_metadata import starts_and_waits
-from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
+from tests.cluster.traffic import (
+    CHANGE_WITHIN_S,
+    create,
+    load,
+    merged,
+    next_change,
+    numbered,
+    produce,
+    read_all,
+    topic_names,
+)
 from tests.support.clusters import LEASE_MS, running
 from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, running_members
 
 pytestmark = NEEDS_MEMBERS
-_CHANGE_WITHIN_S = 60.0
 
 
 @contextlib.contextmanager
@@ -29,47 +37,6 @@ def cluster_on(etcd: EtcdMembers, folder: Path) -> Iterator[LocalCluster]:
     settings = {"lease_ms": LEASE_MS, "etcd": {"endpoints": ",".join(etcd.endpoints)}}
     with running(LocalCluster(folder, 3, coordinator_settings=settings)) as cluster:
         yield cluster
-
-
-async def changes(cluster: LocalCluster, names: Iterator[str]) -> float:
-    """Make a topic, however often that must be tried; the seconds until it was there."""
-    began = time.monotonic()
-    while True:
-        try:
-            async with Admin(cluster.bootstrap, timeout_s=10) as admin:
-                await admin.create_topic(next(names), partitions=3)
-            return time.monotonic() - began
-        except IcecoreError:
-            assert time.monotonic() - began < _CHANGE_WITHIN_S
-            await asyncio.sleep(0.1)
-
-
-def topic_names(prefix: str = "made") -> Iterator[str]:
-    number = 0
-    while True:
-        number += 1
-        yield f"{prefix}-{number}"
-
-
-@contextlib.asynccontextmanager
-async def load(cluster: LocalCluster, topic: str) -> AsyncIterator[Log]:
-    """Produce until the block ends; what was acknowledged is in the log then."""
-    log: Log = {}
-    is_over = asyncio.Event()
-
-    async def work() -> None:
-        start = 0
-        while not is_over.is_set():
-            found = await produce(cluster.addresses[1], topic, numbered(start, 200))
-            log.update(merged(log, found))
-            start += 200
-
-    task = asyncio.create_task(work())
-    try:
-        yield log
-    finally:
-        is_over.set()
-        await task
 
 
 async def test_a_coordinator_on_etcd_dies_and_starts_again(tmp_path: Path) -> None:
@@ -90,7 +57,7 @@ async def test_a_coordinator_on_etcd_dies_and_starts_again(tmp_path: Path) -> No
         cluster.kill_coordinator()
         known.unlink()
         cluster.start_coordinator()
-        assert await changes(cluster, topic_names()) < _CHANGE_WITHIN_S
+        assert await next_change(cluster.bootstrap, topic_names()) < CHANGE_WITHIN_S
 
 
 async def test_metadata_move_into_etcd_and_out_of_it(tmp_path: Path) -> None:
@@ -182,14 +149,14 @@ async def test_members_of_etcd_die_and_stand_still_under_load(tmp_path: Path) ->
         await create(cluster.bootstrap, "t", partitions=3, segment_bytes=256 << 10)
         await create(cluster.bootstrap, "rolls-later", partitions=3)
         pid = cluster.coordinator.pid
-        async with load(cluster, "t") as log:
+        async with load(cluster.addresses[1], "t") as log:
             for number in range(3):
                 etcd.kill(number)
-                await changes(cluster, names)
+                await next_change(cluster.bootstrap, names)
                 etcd.start_member(number)
                 await asyncio.to_thread(etcd.wait_ready, number)
                 etcd.pause(number)
-                await changes(cluster, names)
+                await next_change(cluster.bootstrap, names)
                 etcd.resume(number)
         assert cluster.coordinator.pid == pid and cluster.coordinator.is_running
         assert await read_all(cluster.bootstrap, "t") == log
@@ -201,6 +168,6 @@ async def test_members_of_etcd_die_and_stand_still_under_load(tmp_path: Path) ->
             await asyncio.to_thread(etcd.wait_ready, number)
         if not cluster.coordinator.is_running:  # it gives up when etcd is away for long
             cluster.start_coordinator()
-        await changes(cluster, names)
+        await next_change(cluster.bootstrap, names)
         assert await read_all(cluster.bootstrap, "t") == log
         assert await read_all(cluster.bootstrap, "rolls-later") == more

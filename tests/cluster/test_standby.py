@@ -2,11 +2,9 @@
 all under load. Another one takes over, and producers notice nothing."""
 
 import asyncio
-import contextlib
 import json
 import signal
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,21 @@ import pytest
 from icecore import Admin
 from icecore.errors import ConfigurationError, IcecoreError
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from tests.cluster.test_etcd import topic_names
-from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
+from tests.cluster.traffic import (
+    CHANGE_WITHIN_S,
+    create,
+    load,
+    next_change,
+    numbered,
+    produce,
+    read_all,
+    topic_names,
+)
 from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, running_members
 from tests.support.minio import free_ports
 from tests.support.standbys import SESSION_MS, Coordinators, running_coordinators
 
 pytestmark = NEEDS_MEMBERS
-_CHANGE_WITHIN_S = 60.0
 SLACK_S = 8.0
 """A take-over may last so much longer than the session of the dead one. One second is meant, and a
 half of it is etcd's, which looks for ended leases that often; the rest is for a machine that is
@@ -40,39 +45,6 @@ def three(etcd: EtcdMembers, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield coordinators
 
 
-async def next_change(coordinators: Coordinators, names: Iterator[str]) -> float:
-    """Make topics until one could be made: the seconds until then."""
-    began = time.monotonic()
-    while True:
-        try:
-            async with Admin(coordinators.bootstrap, timeout_s=10) as admin:
-                await admin.create_topic(next(names), partitions=1)
-            return time.monotonic() - began
-        except IcecoreError:
-            assert time.monotonic() - began < _CHANGE_WITHIN_S
-
-
-@contextlib.asynccontextmanager
-async def load(bootstrap: str, topic: str) -> AsyncIterator[Log]:
-    """Produce until the block ends, with a new producer again and again: none may fail."""
-    log: Log = {}
-    is_over = asyncio.Event()
-
-    async def work() -> None:
-        start = 0
-        while not is_over.is_set():
-            log.update(merged(log, await produce(bootstrap, topic, numbered(start, 100))))
-            start += 100
-            await asyncio.sleep(0.02)
-
-    task = asyncio.create_task(work())
-    try:
-        yield log
-    finally:
-        is_over.set()
-        await task
-
-
 async def test_kill_stop_and_pause_of_the_active_one(three: Coordinators) -> None:
     """Segments are sealed all the time, so some are at each of these moments."""
     names = topic_names()
@@ -86,7 +58,7 @@ async def test_kill_stop_and_pause_of_the_active_one(three: Coordinators) -> Non
         ):
             active = three.active
             await asyncio.to_thread(three.send, active, number)
-            took[word] = await next_change(three, names)
+            took[word] = await next_change(three.bootstrap, names)
             assert three.active != active
             if word == "pause":
                 three.send(active, signal.SIGCONT)
@@ -113,7 +85,7 @@ async def test_a_paused_one_does_nothing_when_it_goes_on(three: Coordinators) ->
     said = three.log(active).read_bytes()[started:].decode()
     assert "event=deposed" in said
     assert "event=node_down" not in said.partition("event=deposed")[0]
-    assert await next_change(three, topic_names(prefix="paused")) < _CHANGE_WITHIN_S
+    assert await next_change(three.bootstrap, topic_names(prefix="paused")) < CHANGE_WITHIN_S
 
 
 @pytest.mark.parametrize(
@@ -168,7 +140,7 @@ async def test_without_etcd_records_go_on_and_its_return_needs_nobody(tmp_path: 
             assert sum(map(len, log.values())) > before
             members.start_member(0)
             await asyncio.to_thread(members.wait_ready, 0)
-            await next_change(two, names)
+            await next_change(two.bootstrap, names)
         assert await read_all(two.bootstrap, "t") == log
         assert "icecore_coordinator_active 1.0" in two.page(two.active, "metrics")
 

@@ -1,9 +1,14 @@
 """Known records in, everything out again: how cluster tests prove that nothing is lost."""
 
 import asyncio
+import contextlib
+import itertools
+import time
 from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
 
 from icecore import Admin, Consumer, Producer
+from icecore.errors import IcecoreError
 
 Log = dict[int, list[tuple[int, bytes]]]
 """Partition to (offset, value) in order."""
@@ -60,3 +65,46 @@ def merged(*logs: Log) -> Log:
 def numbered(start: int, count: int, size: int = 100) -> list[bytes]:
     """Distinct values of ``size`` bytes."""
     return [b"%08d" % number + bytes(size - 8) for number in range(start, start + count)]
+
+
+@contextlib.asynccontextmanager
+async def load(bootstrap: str, topic: str) -> AsyncIterator[Log]:
+    """Produce until the block ends, with a new producer again and again: none may fail. What was
+    acknowledged is in the log then."""
+    log: Log = {}
+    is_over = asyncio.Event()
+
+    async def work() -> None:
+        start = 0
+        while not is_over.is_set():
+            log.update(merged(log, await produce(bootstrap, topic, numbered(start, 100))))
+            start += 100
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(work())
+    try:
+        yield log
+    finally:
+        is_over.set()
+        await task
+
+
+CHANGE_WITHIN_S = 60.0
+
+
+async def next_change(bootstrap: str, names: Iterator[str]) -> float:
+    """Make topics until one could be made: the seconds until then."""
+    began = time.monotonic()
+    while True:
+        try:
+            async with Admin(bootstrap, timeout_s=10) as admin:
+                await admin.create_topic(next(names), partitions=1)
+            return time.monotonic() - began
+        except IcecoreError:
+            assert time.monotonic() - began < CHANGE_WITHIN_S
+            await asyncio.sleep(0.02)
+
+
+def topic_names(prefix: str = "made") -> Iterator[str]:
+    """As many names as are needed."""
+    return (f"{prefix}-{number}" for number in itertools.count(1))

@@ -14,7 +14,7 @@ from icecore.errors import ConfigurationError, OutOfSpaceError, StorageError, Su
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores import etcd_messages
-from icecore_coordinator.stores.etcd_head import EtcdHead
+from icecore_coordinator.stores.etcd_layout import EtcdHead
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 from tests.support import certificates

@@ -1,4 +1,4 @@
-"""Which of several coordinator processes acts: a pure decision, and the shell that performs it.
+"""The election among coordinator processes: a pure decision, and the shell that performs it.
 
 It imports the port of elections, and what a server needs.
 """

@@ -17,8 +17,8 @@ from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.election.ballot import CandidateSession
 from icecore_coordinator.election.candidacy import Candidate
 from icecore_coordinator.stores.etcd_client import CompactedError, EtcdClient
+from icecore_coordinator.stores.etcd_layout import CANDIDATES
 from icecore_coordinator.stores.etcd_messages import delete_all, end_of, put
-from icecore_coordinator.stores.etcd_store import CANDIDATES
 
 _ATTEMPTS: Final = 5
 """Members that can be asked within one session."""

@@ -14,9 +14,9 @@ from icecore.errors import IcecoreError, StorageError
 from icecore.process.log import event
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_client import CompactedError, EtcdClient
-from icecore_coordinator.stores.etcd_head import EtcdHead
+from icecore_coordinator.stores.etcd_layout import RECORDS, EtcdHead
 from icecore_coordinator.stores.etcd_messages import end_of
-from icecore_coordinator.stores.followed_records import RECORDS, FollowedRecords
+from icecore_coordinator.stores.followed_records import FollowedRecords
 
 _log = logging.getLogger(__name__)
 _ROWS_PER_PAGE: Final = 1_000

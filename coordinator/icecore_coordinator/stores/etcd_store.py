@@ -28,7 +28,14 @@ from icecore.rpc.ports import Rng
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_client import EtcdClient
 from icecore_coordinator.stores.etcd_follower import EtcdFollower
-from icecore_coordinator.stores.etcd_head import FORMAT, EtcdHead
+from icecore_coordinator.stores.etcd_layout import (
+    CANDIDATES,
+    FORMAT,
+    HEAD,
+    RECORDS,
+    STAGED,
+    EtcdHead,
+)
 from icecore_coordinator.stores.etcd_messages import (
     delete,
     delete_all,
@@ -38,18 +45,11 @@ from icecore_coordinator.stores.etcd_messages import (
     put,
     read,
 )
-from icecore_coordinator.stores.followed_records import (
-    HEAD,
-    RECORDS,
-    FollowedRecords,
-    stored_of,
-)
+from icecore_coordinator.stores.followed_records import FollowedRecords, stored_of
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 
 _log = logging.getLogger(__name__)
 
-CANDIDATES: Final = b"candidate/"
-"""Begin of the keys of an election below the prefix (``election/etcd_ballot.py``)."""
 OPERATIONS_MAX: Final = 128
 """etcd's limit for conditions and for operations (``--max-txn-ops``), each with the head."""
 BYTES_MAX: Final = 1 << 20
@@ -90,7 +90,7 @@ class EtcdStore:
         self._prefix = settings.prefix.encode()
         self._head_key = self._prefix + HEAD
         self._records = self._prefix + RECORDS
-        self._staged_keys = self._prefix + b"staged/"
+        self._staged_keys = self._prefix + STAGED
         self._head: EtcdHead | None = None
         self._ahead: dict[str, int] = {}
         """How far versions of records are ahead of etcd's own; those that are level are not in."""

@@ -6,14 +6,11 @@ which counts changes; so a hole in what is told shows as a head that counts on b
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
-from icecore_coordinator.stores.etcd_head import EtcdHead
+from icecore_coordinator.stores.etcd_layout import HEAD, RECORDS, EtcdHead
 from icecore_coordinator.stores.etcd_messages import DELETED
 from icecore_coordinator.stores.metadata_store import Stored
-
-HEAD: Final = b"head"
-RECORDS: Final = b"record/"
 
 
 class FollowedRecords:

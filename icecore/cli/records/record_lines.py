@@ -65,9 +65,9 @@ class LineFormat:
     time_unit: TimeUnit = TimeUnit.MS
     """Unit of times that are numbers."""
     has_partition: bool = False
-    """Whether ``partition`` is that of the record."""
+    """``partition`` is that of the record."""
     has_encodings: bool = False
-    """Whether a field beside a text may say that it is base64, and an empty tag is one."""
+    """A field beside a text may say that the text is base64, and an empty tag is a tag."""
     key_separator: str = ""
     """For plain lines: what stands between key and value."""
 

@@ -9,9 +9,7 @@ from typing import Any, Self, Unpack
 
 from icecore.client import checks
 from icecore.client.admin import cluster, positions, tiering, topics
-from icecore.client.admin.descriptions import (
-    topic_from_proto,
-)
+from icecore.client.admin.descriptions import topic_from_proto
 from icecore.client.admin.tiering import MergedSegment, MergePlan
 from icecore.client.cluster.connection import AdminCalls, Connection
 from icecore.client.cluster.held_segments import list_segments

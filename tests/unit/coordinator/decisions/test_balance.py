@@ -1,4 +1,4 @@
-"""Which rolls even out leaders and replicas, and that they come to an end."""
+"""Rolls even out leaders and replicas, and come to an end."""
 
 from collections import Counter
 

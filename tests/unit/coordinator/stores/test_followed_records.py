@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icecore_coordinator.stores.etcd_head import EtcdHead
+from icecore_coordinator.stores.etcd_layout import EtcdHead
 from icecore_coordinator.stores.etcd_messages import DELETED, KeyValue, WatchResponse
 from icecore_coordinator.stores.followed_records import FollowedRecords
 from icecore_coordinator.stores.metadata_store import Stored

@@ -1,10 +1,20 @@
-"""The first row of metadata in etcd: their identity, their writer, and the count of changes."""
+"""The keys of a cluster in etcd, all below its prefix, and the first row among them.
+
+``head`` has the identity of the metadata, their writer, and the count of changes; ``record/…`` has
+the records, ``staged/…`` the rows of a change that is larger than a transaction, ``candidate/…``
+the election. ``etcd_store.py`` says how they change together.
+"""
 
 import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
 from icecore.errors import ConfigurationError
+
+HEAD: Final = b"head"
+RECORDS: Final = b"record/"
+STAGED: Final = b"staged/"
+CANDIDATES: Final = b"candidate/"
 
 FORMAT: Final = 1
 """The form of everything below the prefix."""
