@@ -21,8 +21,6 @@ _OPINIONS_MAX = 3
 was cut off for long must not say alone which topic it is that has the name."""
 _OPINIONS_MS = 1_000.0
 """All but the first answer within so long."""
-_BEHIND_MS = 1_500.0
-"""So long after a topic was made, each node that hears of the coordinator has heard of it."""
 _WAIT_LEAST_S = 0.05
 """A question that is asked at all may take so long."""
 
@@ -92,7 +90,7 @@ class Metadata:
 
         That there is none is final once it was so after the question began: a coordinator knows
         it at once, and a node once it has heard of a coordinator. A node that hears of none is
-        believed a moment later.
+        never believed: the topic may have been made just before the coordinator went away.
 
         Args:
             name: Of the topic.
@@ -136,8 +134,7 @@ class Metadata:
         lasted since then."""
         if not isinstance(error, UnknownTopicError) or NO_PARTITIONS in error.metadata:
             return False
-        behind_ms = 0 if self._newest_ms >= since_ms else _BEHIND_MS
-        return self._now_ms() >= since_ms + max(behind_ms, 1000 * wait_s)
+        return self._newest_ms >= since_ms and self._now_ms() >= since_ms + 1000 * wait_s
 
     async def refresh(self, *, is_newer: bool = False, timeout_s: float | None = None) -> None:
         """Ask the coordinator again; concurrent callers share one question. With ``is_newer`` it is
