@@ -8,8 +8,7 @@ import pytest
 
 from icecore.model import Segment
 from icecore_coordinator.decisions.topic_changes import alter_topic
-from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change
+from icecore_coordinator.state.records import Change, updated
 from icecore_coordinator.work.copies import altered_topics
 from icecore_coordinator.work.copies.altered_topics import AlteredTopics
 from tests.support.cluster_states import SETTINGS, Cluster, commit, roll, segment, started
@@ -109,7 +108,7 @@ async def test_a_bounded_number_at_a_time(
 async def test_a_topic_that_is_deleted_changes_nothing(altered: Altered) -> None:
     altered.topics.start()
     altered.alter()
-    state: ClusterState = altered.state
-    del state.topics[segment(altered.state).topic_id]
+    topic = altered.state.topics[segment(altered.state).topic_id]
+    altered.commit(Change((updated(topic, is_deleted=True),)))
     await altered.topics.look()
     assert (altered.asked, altered.factors()) == ([], [3, 3, 3])
