@@ -8,20 +8,16 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from icecore.errors import IcecoreError, InvalidRequestError, error_from_reason
+from icecore.errors import IcecoreError, error_from_reason
 from icecore.model import (
-    Epoch,
-    Generation,
-    Incarnation,
     NodeId,
     NodeInfo,
-    NodeState,
     Segment,
     SegmentId,
-    SegmentState,
 )
+from icecore.rpc.messages import enum_of, message_of, value_of
 from icecore.topic_settings import (
     NOT_TIERED,
     SETTINGS,
@@ -40,13 +36,6 @@ _RETENTION = tuple(each.name for each in fields(Retention))
 _TIERING = tuple(each.name for each in fields(Tiering))
 
 
-def _enum(kind: type[_E], number: int) -> _E:
-    try:
-        return kind(number)
-    except ValueError as error:
-        raise InvalidRequestError(f"{kind.__name__} has no number {number}") from error
-
-
 def node_ids(numbers: Iterable[int]) -> tuple[NodeId, ...]:
     """Node ids of a message, in its order."""
     return tuple(map(NodeId, numbers))
@@ -59,7 +48,7 @@ def segment_ids(numbers: Iterable[int]) -> list[SegmentId]:
 
 def flush_mode_from_proto(number: int) -> FlushMode:
     """Unspecified is SYNC, the safe one. Raises InvalidRequestError for unknown numbers."""
-    return _enum(FlushMode, number or FlushMode.SYNC)
+    return enum_of(FlushMode, number or FlushMode.SYNC)
 
 
 @lru_cache(maxsize=256)
@@ -99,7 +88,7 @@ def settings_with(
     """
     values = {name: value for name, value in said(message).items() if name in _SETTINGS}
     if "flush_mode" in values:
-        values["flush_mode"] = _enum(FlushMode, values["flush_mode"])
+        values["flush_mode"] = enum_of(FlushMode, values["flush_mode"])
     if "indexed_headers" in values:
         values["indexed_headers"] = tuple(values["indexed_headers"])
     return replace(given, **values)
@@ -150,30 +139,8 @@ def settings_to_topic(
 
 def segment_to_proto(segment: Segment) -> coordinator_pb2.SegmentAssignment:
     """A segment record as a message."""
-    return coordinator_pb2.SegmentAssignment(
-        segment_id=segment.segment_id,
-        generation=segment.generation,
-        topic_id=segment.topic_id,
-        topic=segment.topic,
-        partition=segment.partition,
-        state=cast(Any, int(segment.state)),
-        epoch=segment.epoch,
-        base_offset=segment.base_offset,
-        end_offset=segment.end_offset,
-        seal_digest=segment.seal_digest,
-        full_digest=segment.full_digest,
-        leader=segment.leader,
-        leader_incarnation=segment.leader_incarnation,
-        replicas=segment.replicas,
-        isr=segment.isr,
-        version=segment.version,
-        settings=_settings_to_proto(segment.settings),
-        log_start_offset=segment.log_start_offset,
-        lossy=segment.lossy,
-        tiered=segment.is_tiered,
-        surplus=segment.surplus,
-        length_bytes=segment.length_bytes,
-    )
+    settings = _settings_to_proto(segment.settings)
+    return message_of(coordinator_pb2.SegmentAssignment, segment, settings=settings)
 
 
 def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
@@ -182,43 +149,12 @@ def segment_from_proto(message: coordinator_pb2.SegmentAssignment) -> Segment:
     Raises:
         InvalidRequestError: The state or flush mode is unknown.
     """
-    return Segment(
-        segment_id=SegmentId(message.segment_id),
-        generation=Generation(message.generation),
-        topic_id=message.topic_id,
-        topic=message.topic,
-        partition=message.partition,
-        state=_enum(SegmentState, message.state),
-        epoch=Epoch(message.epoch),
-        base_offset=message.base_offset,
-        end_offset=message.end_offset,
-        seal_digest=message.seal_digest,
-        full_digest=message.full_digest,
-        leader=NodeId(message.leader),
-        leader_incarnation=Incarnation(message.leader_incarnation),
-        replicas=node_ids(message.replicas),
-        isr=node_ids(message.isr),
-        version=message.version,
-        settings=settings_from_proto(message.settings),
-        log_start_offset=message.log_start_offset,
-        lossy=message.lossy,
-        is_tiered=message.tiered,
-        surplus=node_ids(message.surplus),
-        readers=tuple(map(NodeId, message.readers)),
-        length_bytes=message.length_bytes,
-    )
+    return value_of(Segment, message, settings=settings_from_proto(message.settings))
 
 
 def node_to_proto(node: NodeInfo) -> common_pb2.NodeInfo:
     """A node as a message."""
-    return common_pb2.NodeInfo(
-        node_id=node.node_id,
-        address=node.address,
-        incarnation=node.incarnation,
-        state=cast(Any, int(node.state)),
-        rack=node.rack,
-        native_address=node.native_address,
-    )
+    return message_of(common_pb2.NodeInfo, node)
 
 
 def node_from_proto(message: common_pb2.NodeInfo) -> NodeInfo:
@@ -227,14 +163,7 @@ def node_from_proto(message: common_pb2.NodeInfo) -> NodeInfo:
     Raises:
         InvalidRequestError: The state is unknown.
     """
-    return NodeInfo(
-        node_id=NodeId(message.node_id),
-        address=message.address,
-        incarnation=Incarnation(message.incarnation),
-        state=_enum(NodeState, message.state or NodeState.UP),
-        rack=message.rack,
-        native_address=message.native_address,
-    )
+    return value_of(NodeInfo, message)
 
 
 def error_to_proto(error: IcecoreError | None) -> common_pb2.Error:

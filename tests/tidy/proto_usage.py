@@ -146,6 +146,8 @@ class _Names:
         self.results: dict[str, Types] = {}
         self.attributes: dict[str, Types] = {}
         self.aliases: dict[str, Types] = {}
+        self.values: dict[str, dict[str, set[str]]] = {}
+        """Fields of classes, with the names that their annotations have."""
         self._variables: set[str] = set()
 
     def learn(self, nodes: list[ast.AST]) -> None:
@@ -158,13 +160,37 @@ class _Names:
                     elif isinstance(target, ast.Name) and _is_alias(node):
                         self.aliases[target.id] = self.of_annotation(node.value)
         for node in nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(node, ast.ClassDef):
+                known = self.values.setdefault(node.name, {})
+                for each in node.body:
+                    if isinstance(each, ast.AnnAssign):
+                        named = {_last_name(part) for part in ast.walk(each.annotation)}
+                        known.setdefault(_last_name(each.target), set()).update(named)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 types = self.of_annotation(node.returns)
                 self.results[node.name] = self.results.get(node.name, NOTHING) | types
             elif isinstance(node, ast.AnnAssign):
                 name = _last_name(node.target)
                 types = self.of_annotation(node.annotation)
                 self.attributes[name] = self.attributes.get(name, NOTHING) | types
+
+    def copied(self, value: str, message: str) -> Iterator[Field]:
+        """Yield each field that ``icecore.rpc.messages`` copies between a class and a message."""
+        there = self._schema.fields.get(message, {})
+        for name, named in self.values.get(value, {}).items():
+            if (field := name.removeprefix("is_")) in there:
+                yield message, field
+                if there[field]:
+                    for inner in named & self.values.keys():
+                        yield from self.copied(inner, there[field])
+
+    def closest(self, message: str) -> str:
+        """Return the class with the most fields of a message: the one that it is made of."""
+        there = self._schema.fields[message].keys()
+        return max(
+            sorted(self.values),
+            key=lambda each: len({name.removeprefix("is_") for name in self.values[each]} & there),
+        )
 
     def of_annotation(self, node: ast.expr | None) -> Types:
         """All messages that an annotation names; UNKNOWN among them for type variables."""
@@ -396,6 +422,7 @@ class _Module(ast.NodeVisitor):
         if _last_name(node.func) == "getattr" and not isinstance(node.args[1], ast.Constant):
             for message in self._types(node.args[0]) & self._schema.fields.keys():  # by a table
                 self._found.read |= {(message, each) for each in self._schema.fields[message]}
+        self._note_copies(node)
         if (
             isinstance(node.func, ast.Attribute)
             and node.func.attr in ("HasField", "WhichOneof")
@@ -405,6 +432,16 @@ class _Module(ast.NodeVisitor):
             for name in self._schema.choices.get(asked, [asked]):
                 self._read(types, name)
         self.generic_visit(node)
+
+    def _note_copies(self, node: ast.Call) -> None:
+        """``value_of(Value, message)`` reads by the fields of the value, ``message_of`` writes."""
+        if _last_name(node.func) == "value_of":
+            for message in self._types(node.args[1]) & self._schema.fields.keys():
+                self._found.read.update(self._names.copied(_last_name(node.args[0]), message))
+        elif _last_name(node.func) == "message_of" and (made := self._message(node.args[0])):
+            self._found.written.update(self._names.copied(self._names.closest(made), made))
+            for keyword in node.keywords:
+                self._write(frozenset({made}), keyword.arg or "")
 
     def _write_table(self, types: Types, values: ast.expr) -> None:
         """``**values``: when a comprehension made them, of all fields. Whoever copies by a table

@@ -137,6 +137,28 @@ def tell(heartbeat: pb.HeartbeatRequest, of: Any) -> int:
     return heartbeat.sequence
 """
 
+COPIES = """
+from icecore.v1 import coordinator_pb2 as pb
+from icecore.rpc.framing import parse
+from icecore.rpc.messages import message_of, value_of
+
+@dataclass
+class Led:
+    segment_id: int
+    length_bytes: int = 0
+
+@dataclass
+class Beat:
+    is_draining: bool
+    led: tuple[Led, ...]
+
+def take(body: bytes) -> Beat:
+    return value_of(Beat, parse(pb.HeartbeatRequest, body), sequence=1)
+
+def make(each: Any) -> bytes:
+    return message_of(pb.LedHighWatermark, each, high_watermark=3).SerializeToString()
+"""
+
 
 def fields_of(found: set[Field]) -> set[str]:
     return {f"{message}.{name}" for message, name in found}
@@ -160,6 +182,13 @@ def test_readers_are_found() -> None:
         "LedHighWatermark.high_watermark",
         "HeartbeatRequest.sequence",
     }
+
+
+def test_fields_that_are_copied_by_name_are_found() -> None:
+    found = usage(schema(), {"a.py": ast.parse(COPIES)})
+    led = {"LedHighWatermark.segment_id", "LedHighWatermark.length_bytes"}
+    assert fields_of(found.read) == led | {"HeartbeatRequest.draining", "HeartbeatRequest.led"}
+    assert fields_of(found.written) == led | {"LedHighWatermark.high_watermark"}
 
 
 @pytest.mark.parametrize("message", ["SegmentSeal", "WrittenBack", "HeartbeatRequest", "Record"])

@@ -28,6 +28,7 @@ from icecore.rpc.addresses import (
     peer_address,
 )
 from icecore.rpc.convert import error_from_proto, segment_to_proto
+from icecore.rpc.messages import message_of, value_of
 from icecore.rpc.methods import NODE
 from icecore.rpc.parts import in_parts
 from icecore.rpc.ports import Net
@@ -344,12 +345,8 @@ def check_count(results: Sized, asked: Sized) -> None:
 def _open_segment(item: OpenItem) -> pb.OpenSegment:
     is_final = item.base_offset is not None
     segment = item.segment.changed(base_offset=item.base_offset) if is_final else item.segment
-    return pb.OpenSegment(
-        segment=segment_to_proto(segment),
-        confirm=is_final,
-        producer_snapshot=item.producer_snapshot,
-        max_append_timestamp_ms=item.max_append_timestamp_ms,
-    )
+    message = segment_to_proto(segment)
+    return message_of(pb.OpenSegment, item, segment=message, confirm=is_final)
 
 
 def _had_no_room(result: object) -> bool:
@@ -357,48 +354,21 @@ def _had_no_room(result: object) -> bool:
 
 
 def _to_write(item: WriteBackItem) -> pb.WriteBackSegment:
-    return pb.WriteBackSegment(
-        segment=segment_to_proto(item.segment),
-        end_offset=item.end_offset,
-        donor_address=item.donor_address,
-        seal_digest=item.seal_digest,
-        seal=item.seal,
-        salvage=item.salvage,
-    )
+    return message_of(pb.WriteBackSegment, item, segment=segment_to_proto(item.segment))
 
 
 def _fence_reply(message: pb.FencedReplica, incarnation: Incarnation) -> FenceReply | IcecoreError:
-    return error_from_proto(message.error) or FenceReply(
-        intact=message.intact,
-        durable_end_offset=message.durable_end_offset,
-        last_header_crc32c=message.last_header_crc32c,
-        digest=message.digest,
-        incarnation=incarnation,
-        max_known_high_watermark=message.max_known_high_watermark,
-        salvageable=message.salvageable,
-    )
+    error = error_from_proto(message.error)
+    return error or value_of(FenceReply, message, incarnation=incarnation)
 
 
 def _written(message: pb.WrittenBack, incarnation: Incarnation) -> WrittenReplica | IcecoreError:
-    return error_from_proto(message.error) or WrittenReplica(
-        incarnation=incarnation,
-        seal_digest=message.seal_digest,
-        producer_snapshot=message.producer_snapshot,
-        producer_digest=message.producer_digest,
-        max_append_timestamp_ms=message.max_append_timestamp_ms,
-        length_bytes=message.length_bytes,
-    )
+    error = error_from_proto(message.error)
+    return error or value_of(WrittenReplica, message, incarnation=incarnation)
 
 
 def _member_word(message: pb.HeldEnd) -> MemberWord | IcecoreError:
-    return error_from_proto(message.error) or MemberWord(
-        durable_end_offset=message.durable_end_offset,
-        seal_digest=message.seal_digest,
-        producer_digest=message.producer_digest,
-        length_bytes=message.length_bytes,
-        high_watermark=message.high_watermark,
-        is_sealing=message.sealing,
-    )
+    return error_from_proto(message.error) or value_of(MemberWord, message)
 
 
 def _no_bytes(_: object) -> int:

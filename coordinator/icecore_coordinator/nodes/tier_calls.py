@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToJson
 from icecore.errors import ConflictError, IcecoreError, ObjectStoreError
 from icecore.model import Incarnation, NodeId, Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
+from icecore.rpc.messages import message_of
 from icecore.rpc.parts import in_parts
 from icecore.tier_records import TierCopy, TierRecord, TierTopicRecord
 from icecore.v1 import coordinator_pb2 as pb
@@ -308,12 +309,4 @@ def _settings(topic: TopicRecord) -> str:
 
 
 def _closed(item: SweepItem) -> pb.ClosedAttempt:
-    tier = item.tier
-    return pb.ClosedAttempt(
-        topic_id=tier.topic_id,
-        partition=tier.partition,
-        segment_id=tier.segment_id,
-        generation=tier.generation,
-        base_offset=tier.base_offset,
-        attempt=item.attempt,
-    )
+    return message_of(pb.ClosedAttempt, item.tier, attempt=item.attempt)

@@ -11,6 +11,7 @@ from icecore.rpc.convert import (
     settings_to_topic,
     settings_with,
 )
+from icecore.rpc.messages import message_of
 from icecore.rpc.ports import Clock
 from icecore.topic_settings import FlushMode, SegmentSettings, check_value
 from icecore.v1 import admin_pb2 as pb
@@ -168,9 +169,7 @@ class Describer:
             length_bytes=sum(each.segment.length_bytes for each in records)
             + self._heard.length_bytes(partition.tail_segment_id),
             left_out=[
-                pb.OffsetSpan(
-                    base_offset=each.segment.base_offset, end_offset=each.segment.end_offset
-                )
+                message_of(pb.OffsetSpan, each.segment)
                 for each in records
                 if each.segment.is_skipped and not each.segment.is_lost
             ],
@@ -262,15 +261,7 @@ class Describer:
             min_copies=min(totals.copies, default=0),
             recoveries=self._recoveries(),
             offline_partitions=partitions - active,
-            alerts=[
-                pb.Alert(
-                    segment_id=each.segment_id,
-                    why=each.why,
-                    first_at_ms=each.first_at_ms,
-                    last_at_ms=each.last_at_ms,
-                )
-                for each in self._alerts
-            ],
+            alerts=[message_of(pb.Alert, each) for each in self._alerts],
             limits=[_limit(each) for each in limits_in_use(state)],
             refused_streams=self._refused_streams(),
             backup_at_ms=state.cluster.backup_at_ms if state.cluster else 0,

@@ -10,6 +10,7 @@ from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.model import NodeId, SegmentId, check_topic_name
 from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto, tiering_with
 from icecore.rpc.framing import parse
+from icecore.rpc.messages import message_of
 from icecore.rpc.methods import ADMIN
 from icecore.rpc.ports import CallContext, Handlers, Received, UnaryHandler
 from icecore.rpc.turns import Turns
@@ -252,12 +253,7 @@ class AdminService:
         )
         return pb.DeleteRecordsResponse(
             partitions=[
-                pb.DeletedRecords(
-                    partition=each.partition,
-                    from_offset=each.from_offset,
-                    log_start_offset=each.log_start_offset,
-                    segments=[segment_to_proto(segment) for segment in each.segments],
-                )
+                message_of(pb.DeletedRecords, each, segments=map(segment_to_proto, each.segments))
                 for each in found
             ]
         ).SerializeToString()

@@ -24,6 +24,7 @@ from icecore.model import (
 from icecore.process.log import event
 from icecore.rpc.convert import node_ids, segment_from_proto
 from icecore.rpc.framing import parse
+from icecore.rpc.messages import message_of
 from icecore.rpc.methods import ADMIN, COORDINATOR, MIRROR
 from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
 from icecore.topic_settings import SETTINGS
@@ -239,16 +240,7 @@ class AdoptionService:
             missing_nodes=missing,
             segments_found=adoption.segments_found,
             topics_found=adoption.topics_found,
-            findings=[
-                admin_pb2.AdoptFinding(
-                    topic=each.topic,
-                    partition=each.partition,
-                    segment_id=each.segment_id,
-                    why=each.why,
-                    gap=each.is_gap,
-                )
-                for each in adoption.findings
-            ],
+            findings=[message_of(admin_pb2.AdoptFinding, each) for each in adoption.findings],
             done=is_done,
         ).SerializeToString()
 

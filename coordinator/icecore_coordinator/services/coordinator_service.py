@@ -19,6 +19,7 @@ from icecore.process.log import event
 from icecore.rpc.bounds import check_items
 from icecore.rpc.convert import error_to_proto, node_ids, segment_to_proto
 from icecore.rpc.framing import parse
+from icecore.rpc.messages import value_of
 from icecore.rpc.methods import COORDINATOR
 from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream, UnaryHandler
 from icecore.v1 import coordinator_pb2 as pb
@@ -454,12 +455,7 @@ class CoordinatorService:
 
 
 def _held(message: pb.SegmentInventory) -> HeldReplica:
-    return HeldReplica(
-        segment_id=SegmentId(message.segment_id),
-        durable_end_offset=message.durable_end_offset,
-        is_sealed=message.sealed,
-        is_intact=message.intact,
-    )
+    return value_of(HeldReplica, message)
 
 
 def _seal_response(results: Sequence[SealOutcome | IcecoreError]) -> pb.SealResponse:

@@ -6,7 +6,6 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from icecore.client import checks
-from icecore.client.admin.descriptions import adopted_from_proto, cluster_from_proto
 from icecore.client.cluster.connection import AdminCalls
 from icecore.client.cluster_types import (
     AdoptedMetadata,
@@ -16,6 +15,7 @@ from icecore.client.cluster_types import (
 )
 from icecore.errors import InternalError
 from icecore.metadata_backup import BackupEntry, BackupHeader, BackupWriter
+from icecore.rpc.messages import value_of
 from icecore.v1 import admin_pb2
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -25,7 +25,7 @@ async def describe_cluster(calls: AdminCalls) -> ClusterDescription:
     """As ``Admin.describe_cluster``."""
     request = admin_pb2.DescribeClusterRequest()
     answer = await calls.call("DescribeCluster", request, admin_pb2.DescribeClusterResponse)
-    return cluster_from_proto(answer)
+    return value_of(ClusterDescription, answer)
 
 
 async def accept_disk(calls: AdminCalls, node_id: int) -> int:
@@ -60,19 +60,7 @@ async def balance_cluster(calls: AdminCalls, *, dry_run: bool) -> tuple[SegmentM
     """As ``Admin.balance_cluster``."""
     request = admin_pb2.BalanceClusterRequest(dry_run=checks.flag("dry_run", dry_run))
     answer = await calls.call("BalanceCluster", request, admin_pb2.BalanceClusterResponse)
-    return tuple(
-        SegmentMove(
-            topic=each.topic,
-            topic_id=each.topic_id,
-            partition=each.partition,
-            segment_id=each.segment_id,
-            leader=each.leader,
-            replicas=tuple(each.replicas),
-            next_leader=each.next_leader,
-            next_replicas=tuple(each.next_replicas),
-        )
-        for each in answer.moves
-    )
+    return tuple(value_of(SegmentMove, each) for each in answer.moves)
 
 
 def _node(node_id: int) -> int:
@@ -92,7 +80,7 @@ async def adopt_metadata(
         skip_gaps=checks.flag("skip_gaps", skip_gaps),
     )
     answer = await calls.call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)
-    return adopted_from_proto(answer)
+    return value_of(AdoptedMetadata, answer)
 
 
 async def backup_metadata(calls: AdminCalls, path: str | PathLike[str]) -> MetadataBackup:

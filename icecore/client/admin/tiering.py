@@ -8,10 +8,11 @@ from icecore.client import checks
 from icecore.client.admin.descriptions import topic_from_proto
 from icecore.client.admin.topic_settings import settings_to_proto
 from icecore.client.cluster.connection import AdminCalls
-from icecore.client.types import ClusterTiering, PublishedCopy, TopicDescription, TopicTiering
+from icecore.client.types import ClusterTiering, TopicDescription, TopicTiering
 from icecore.errors import InvalidRequestError
 from icecore.model import Segment
 from icecore.rpc import convert
+from icecore.rpc.messages import value_of
 from icecore.tier_records import topic_folder
 from icecore.topic_settings import TopicSettings
 from icecore.v1 import admin_pb2, coordinator_pb2
@@ -19,18 +20,6 @@ from icecore.v1 import admin_pb2, coordinator_pb2
 STORE_ID_BYTES: Final = 16
 SEGMENTS_PER_CALL = 1000
 MERGED_BYTES_MAX = 64 << 30
-
-_NUMBERS = (
-    "waiting_segments",
-    "uploading_segments",
-    "published_segments",
-    "remote_only_segments",
-    "unswept_attempts",
-    "local_bytes",
-    "remote_bytes",
-    "lag_ms",
-    "stale_tables",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +63,8 @@ async def describe_tiering(
         topics=checks.names("topics", topics), with_copies=checks.flag("with_copies", with_copies)
     )
     answer = await calls.call("DescribeTiering", request, admin_pb2.DescribeTieringResponse)
-    return ClusterTiering(
-        cluster_id=answer.cluster_id,
-        topics=tuple(_tiering_of(each, answer) for each in answer.topics),
-        tier_urls=tuple(answer.tier_urls),
-        gone_topics=answer.gone_topics,
-        tier_url=answer.tier_url,
-        store_id=answer.store_id,
-    )
+    found = tuple(_tiering_of(each, answer) for each in answer.topics)
+    return value_of(ClusterTiering, answer, topics=found)
 
 
 def _table_of(topic: admin_pb2.TopicTiering, answer: admin_pb2.DescribeTieringResponse) -> str:
@@ -95,28 +78,7 @@ def _tiering_of(
     message: admin_pb2.TopicTiering, answer: admin_pb2.DescribeTieringResponse
 ) -> TopicTiering:
     """One topic."""
-    return TopicTiering(
-        name=message.name,
-        topic_id=message.topic_id,
-        is_on=message.on,
-        last_error=message.last_error,
-        last_error_ms=message.last_error_ms,
-        table=_table_of(message, answer),
-        copies=tuple(
-            PublishedCopy(
-                each.segment_id,
-                each.generation,
-                each.base_offset,
-                each.attempt,
-                each.manifest_sha256,
-                each.partition,
-                each.end_offset,
-                each.records,
-            )
-            for each in message.copies
-        ),
-        **{name: getattr(message, name) for name in _NUMBERS},
-    )
+    return value_of(TopicTiering, message, table=_table_of(message, answer))
 
 
 async def plan_merges(calls: AdminCalls, topic: str, target_bytes: int) -> MergePlan:
@@ -126,14 +88,7 @@ async def plan_merges(calls: AdminCalls, topic: str, target_bytes: int) -> Merge
         target_bytes=checks.whole("target_bytes", target_bytes, 1, MERGED_BYTES_MAX),
     )
     message = await calls.call("PlanMerges", request, admin_pb2.PlanMergesResponse)
-    return MergePlan(
-        message.topic_id,
-        tuple(
-            MergeGroup(each.partition, tuple(each.segment_ids), each.length_bytes, each.records)
-            for each in message.groups
-        ),
-        message.more,
-    )
+    return value_of(MergePlan, message, has_more=message.more)
 
 
 async def merge_segments(
@@ -144,8 +99,7 @@ async def merge_segments(
         topic=checks.topic_name(topic), segment_ids=checks.segment_ids("segment_ids", segment_ids)
     )
     answer = await calls.call("MergeSegments", request, admin_pb2.MergeSegmentsResponse)
-    segment = convert.segment_from_proto(answer.segment)
-    return MergedSegment(segment, answer.length_bytes, answer.records)
+    return value_of(MergedSegment, answer, segment=convert.segment_from_proto(answer.segment))
 
 
 async def forget_store(calls: AdminCalls, store_id: bytes) -> None:

@@ -20,6 +20,7 @@ from icecore.errors import (
 )
 from icecore.model import INVENTORY_WANTED, CoordinatorEpoch
 from icecore.process.log import event
+from icecore.rpc.messages import message_of
 from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
@@ -242,15 +243,7 @@ class Heartbeats:
             disk_id=context.identity.disk_id,
             store_id=self._store.usable_id if self._store is not None else b"",
             store_problem=self._store.refusal if self._store is not None else "",
-            disks=[
-                common_pb2.DiskUsage(
-                    path=each.path,
-                    used_bytes=each.used_bytes,
-                    free_bytes=each.free_bytes,
-                    problem=each.problem,
-                )
-                for each in disks
-            ],
+            disks=[message_of(common_pb2.DiskUsage, each) for each in disks],
         )
         self._disk_report.measured(heartbeat, used, free)  # after what was deleted was taken
         await self._disk_report.fill(heartbeat)
