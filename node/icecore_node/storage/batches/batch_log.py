@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from icecore.errors import InvalidRequestError, StorageError
 from icecore.model import SegmentId
-from icecore_node.storage.engine import LogTail, NotAsSealed, SegmentIdentity
+from icecore_node.storage.engine import LogTail, SegmentIdentity
 
 Place: TypeAlias = tuple[LogTail, int]
 
@@ -73,17 +73,6 @@ def check_writable(log: BatchLog) -> None:
         raise InvalidRequestError(f"segment {segment_id} is sealed")
     if log.identity.base_offset < 0:
         raise InvalidRequestError(f"segment {segment_id} is not confirmed")
-
-
-def check_end(log: BatchLog, end_offset: int, seal_digest: bytes) -> None:
-    """Raise NotAsSealed unless a log ends there with this digest."""
-    tail = log.end[0]
-    is_confirmed = log.identity.base_offset >= 0
-    if not is_confirmed or (tail.end_offset, tail.digest) != (end_offset, seal_digest):
-        raise NotAsSealed(
-            f"segment {log.identity.segment_id} ends at {tail.end_offset} with digest "
-            f"{tail.digest.hex()}, to be sealed at {end_offset} with {seal_digest.hex()}"
-        )
 
 
 def with_high_watermark(tail: LogTail, high_watermark: int) -> LogTail:

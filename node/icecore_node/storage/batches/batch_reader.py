@@ -5,11 +5,10 @@ engine knows (``Shortcuts``). A shortcut that is missing or wrong only makes the
 is in the log decides, and every byte is CRC-checked before it is returned.
 """
 
-from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 from icecore.codec.batch import HEADER_LENGTH, peek
-from icecore.errors import CorruptBatchError, InvalidRequestError, NotReplicaError, StorageError
+from icecore.errors import CorruptBatchError, InvalidRequestError, StorageError
 from icecore.model import SegmentId
 from icecore_node.storage.batches.batch_log import (
     BatchLog,
@@ -21,10 +20,11 @@ from icecore_node.storage.batches.batch_log import (
 )
 from icecore_node.storage.batches.batch_runs import check_run, walk_to
 from icecore_node.storage.batches.batch_scan import BatchScan
+from icecore_node.storage.batches.log_table import EngineLog, LogTable
 from icecore_node.storage.engine import LogTail
 from icecore_replication.digest import LEAF_BYTES, FullDigest
 
-LogT = TypeVar("LogT", bound=BatchLog)
+LogT = TypeVar("LogT", bound=EngineLog)
 AnyLogT = TypeVar("AnyLogT", bound=BatchLog, contravariant=True)
 
 
@@ -61,7 +61,7 @@ class BatchReader(Generic[LogT]):
         shortcuts: Where to begin a walk.
     """
 
-    def __init__(self, logs: Mapping[SegmentId, LogT], shortcuts: Shortcuts[LogT]) -> None:
+    def __init__(self, logs: LogTable[LogT], shortcuts: Shortcuts[LogT]) -> None:
         self._logs = logs
         self._shortcuts = shortcuts
 
@@ -71,10 +71,7 @@ class BatchReader(Generic[LogT]):
 
     def find(self, segment_id: SegmentId) -> LogT:
         """A log in use. Raises NotReplicaError when there is none."""
-        log = self._logs.get(segment_id)
-        if log is None:
-            raise NotReplicaError(f"no replica of segment {segment_id}", segment_id=segment_id)
-        return log
+        return self._logs.find(segment_id)
 
     def tail(self, segment_id: SegmentId) -> LogTail:
         """See ``LogReader.tail``."""

@@ -17,8 +17,9 @@ from typing import ClassVar, Final
 from icecore.codec.batch import parse_header
 from icecore.errors import IcecoreError, InvalidRequestError
 from icecore.model import SegmentId
-from icecore_node.storage.batches.batch_log import Place, Readable, check_end, check_writable
+from icecore_node.storage.batches.batch_log import Place, Readable
 from icecore_node.storage.batches.batch_reader import BatchReader
+from icecore_node.storage.batches.log_table import LogTable
 from icecore_node.storage.batches.no_index import NoIndex
 from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.engine import (
@@ -52,7 +53,7 @@ class MemoryEngine:
     def __init__(self, memory: LogMemory, condemn: Condemn) -> None:
         self._memory = memory
         self._condemn = condemn
-        self._logs: dict[SegmentId, MemoryLog] = {}
+        self._logs = LogTable[MemoryLog]()
         self.reader = BatchReader(self._logs, MemoryShortcuts())
         self.salvage = ProvenLogs(MemoryRemains(memory, self._logs, self._found))
         self.index = NoIndex(self.reader.find)
@@ -116,14 +117,11 @@ class MemoryEngine:
         """See ``Engine.append_group``."""
         for request in requests:
             try:
-                self._append(self.reader.find(request.segment_id), request)
+                self._append(self._logs.appendable(request.segment_id), request)
             except IcecoreError as error:
                 request.error = error
 
     def _append(self, log: MemoryLog, request: AppendRequest) -> None:
-        if log.failed is not None:
-            raise log.failed
-        check_writable(log)
         due, marks = log.end[0].end_offset, request.marks
         if not marks or marks[0].base_offset != due:
             raise InvalidRequestError(
@@ -157,11 +155,7 @@ class MemoryEngine:
         remember: Callable[[LogEnd], None],
     ) -> None:
         """See ``Engine.seal``: it is final; durable once it is handed over."""
-        log = self.reader.find(segment_id)
-        check_end(log, end_offset, seal_digest)
-        if not log.is_sealed:
-            remember(LogEnd(*log.end))
-            log.is_sealed = True
+        self._logs.seal(segment_id, end_offset, seal_digest, remember)
 
     # --- setting aside and dropping -----------------------------------------------------------
 

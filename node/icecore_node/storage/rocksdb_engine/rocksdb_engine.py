@@ -15,8 +15,8 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError
-from icecore_node.storage.batches.batch_log import check_end, check_writable
 from icecore_node.storage.batches.batch_reader import BatchReader
+from icecore_node.storage.batches.log_table import LogTable
 from icecore_node.storage.batches.no_index import NoIndex
 from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.control.fail_stop import FailStop
@@ -62,10 +62,12 @@ class RocksdbEngine:
         """
         self._database = database
         self._condemn = condemn
-        self._logs: dict[SegmentId, RocksLog] = {}
+        self._logs = LogTable[RocksLog]()
         self._fail_stop = FailStop(condemn)
         self._judge = LogJudge(database)
-        self._commit = DatabaseCommit(database, self._appendable, self._fail_stop, change_bytes_max)
+        self._commit = DatabaseCommit(
+            database, self._logs.appendable, self._fail_stop, change_bytes_max
+        )
         self.reader = BatchReader(self._logs, RocksShortcuts())
         remains = DatabaseRemains(database, self._logs, self._change, self._found)
         self.salvage = ProvenLogs(remains)
@@ -174,13 +176,6 @@ class RocksdbEngine:
         """See ``Engine.append_group``."""
         self._commit.append(requests)
 
-    def _appendable(self, segment_id: SegmentId) -> RocksLog:
-        log = self.reader.find(segment_id)
-        if log.failed is not None:
-            raise log.failed
-        check_writable(log)
-        return log
-
     def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
         """See ``Engine.truncate``: the value that holds the border is written again, shorter."""
         log = self.reader.find(segment_id)
@@ -197,11 +192,7 @@ class RocksdbEngine:
         remember: Callable[[LogEnd], None],
     ) -> None:
         """See ``Engine.seal``: all of it is durable already."""
-        log = self.reader.find(segment_id)
-        check_end(log, end_offset, seal_digest)
-        if not log.is_sealed:
-            remember(LogEnd(*log.end))
-            log.is_sealed = True
+        self._logs.seal(segment_id, end_offset, seal_digest, remember)
 
     # --- setting aside and dropping -----------------------------------------------------------
 

@@ -19,9 +19,9 @@ from icecore.errors import IcecoreError, StorageError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem, Index
-from icecore_node.storage.batches.batch_log import check_end, check_writable
 from icecore_node.storage.batches.batch_reader import BatchReader
 from icecore_node.storage.batches.batch_scan import empty_tail
+from icecore_node.storage.batches.log_table import LogTable
 from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.control.fail_stop import DiskLoss, FailStop
 from icecore_node.storage.engine import (
@@ -89,7 +89,7 @@ class SegmentEngine:
         self._fs = file_system
         self._settings = settings
         self._condemn = condemn
-        self._logs: dict[SegmentId, SegmentLog] = {}
+        self._logs = LogTable[SegmentLog]()
         file_system.make_dirs("segments")
         self._fail_stop = FailStop(condemn, loss)
         self._open_files = OpenFiles(settings.open_files_max, file_system.open)
@@ -104,7 +104,7 @@ class SegmentEngine:
         self._make_index(settings)
         entries = AppendedEntries(self._due, settings.entries_per_run)
         self._commit = GroupCommit(
-            file_system, self._index, settings, self._appendable, self._fail_stop, entries
+            file_system, self._index, settings, self._logs.appendable, self._fail_stop, entries
         )
         self._creation = Creation(file_system, settings, self._fail_stop, pool, self._open_files)
         self._removal = Removal(
@@ -268,13 +268,6 @@ class SegmentEngine:
         """See ``Engine.append_group``."""
         self._commit.append(requests)
 
-    def _appendable(self, segment_id: SegmentId) -> SegmentLog:
-        log = self.reader.find(segment_id)
-        if log.failed is not None:
-            raise log.failed
-        check_writable(log)
-        return log
-
     def sync(self, segment_ids: Sequence[SegmentId], *, from_now_on: bool = False) -> None:
         """See ``LateSyncs.sync``."""
         logs = [log for one in segment_ids if (log := self._logs.get(one)) is not None]
@@ -318,21 +311,18 @@ class SegmentEngine:
         remember: Callable[[LogEnd], None],
     ) -> None:
         """See ``Engine.seal``."""
-        log = self.reader.find(segment_id)
-        check_end(log, end_offset, seal_digest)
-        if log.is_sealed:
-            return
-        tail, position = log.end
+        if self._logs.seal(segment_id, end_offset, seal_digest, remember, self._finish):
+            self._due.note(segment_id)
+
+    def _finish(self, log: SegmentLog) -> None:
+        """The end of the file needs no sync: one that a power cut makes long again is cut by the
+        next start, which knows the end from the record of the seal."""
+        position = log.end[1]
         with log.handle.using() as file:
             file.truncate(position)
             if log.unsynced_bytes:
                 self._sync_file(log)
-        # The end of the file needs no sync: one that a power cut makes long again is cut by the
-        # next start, which knows the end from the record of the seal.
         log.allocated = position
-        remember(LogEnd(tail, position))
-        log.is_sealed = True
-        self._due.note(segment_id)
 
     # --- setting aside and dropping -----------------------------------------------------------
 

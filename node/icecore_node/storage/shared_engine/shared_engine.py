@@ -19,8 +19,9 @@ from icecore.errors import IcecoreError, OutOfSpaceError
 from icecore.model import SegmentId
 from icecore.process.log import event
 from icecore_node.ports import DiskFailedError, FileSystem
-from icecore_node.storage.batches.batch_log import Place, check_end, check_writable
+from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.batches.batch_reader import BatchReader
+from icecore_node.storage.batches.log_table import LogTable
 from icecore_node.storage.batches.proven_logs import ProvenLogs
 from icecore_node.storage.control.fail_stop import FailStop
 from icecore_node.storage.engine import (
@@ -72,7 +73,7 @@ class SharedEngine:
         """
         self._condemn = condemn
         self._settings = settings
-        self._logs: dict[SegmentId, SharedLog] = {}
+        self._logs = LogTable[SharedLog]()
         self._making: dict[SegmentId, SharedLog] = {}
         """Begun, and not remembered yet."""
         self._untrusted: dict[SegmentId, list[FoundRun]] = {}
@@ -89,7 +90,7 @@ class SharedEngine:
         ]
         self._compaction = Compaction(self._files, self._logs, settings)
         self._writer = GroupWriter(
-            self._lanes, self._files, self._logs, self._appendable, self._compaction
+            self._lanes, self._files, self._logs, self._logs.appendable, self._compaction
         )
         self._remains = SharedRemains(
             file_system,
@@ -229,13 +230,6 @@ class SharedEngine:
         """See ``Engine.append_group``."""
         self._writer.append(requests)
 
-    def _appendable(self, segment_id: SegmentId) -> SharedLog:
-        log = self.reader.find(segment_id)
-        if log.failed is not None:
-            raise log.failed
-        check_writable(log)
-        return log
-
     # --- the end of a log ---------------------------------------------------------------------
 
     def truncate(self, segment_id: SegmentId, end_offset: int) -> LogTail:
@@ -263,11 +257,7 @@ class SharedEngine:
         remember: Callable[[LogEnd], None],
     ) -> None:
         """See ``Engine.seal``: all of it is durable, and there is no space of its own."""
-        log = self.reader.find(segment_id)
-        check_end(log, end_offset, seal_digest)
-        if not log.is_sealed:
-            remember(LogEnd(*log.end))
-            log.is_sealed = True
+        self._logs.seal(segment_id, end_offset, seal_digest, remember)
 
     # --- setting aside and dropping -----------------------------------------------------------
 

@@ -7,6 +7,7 @@ import pytest
 from icecore.errors import NotReplicaError
 from icecore_node.storage.batches.batch_log import Place
 from icecore_node.storage.batches.batch_reader import BatchReader
+from icecore_node.storage.batches.log_table import LogTable
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import NewLog
 from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
@@ -75,7 +76,7 @@ def in_memory(log: LogBuilder) -> tuple[MemoryEngine, BatchReader[MemoryLog]]:
     memory = LogMemory(MemoryBudget(64 << 20))
     engine = MemoryEngine(memory, lambda _: None)
     engine.create([NewLog(log.identity)], lambda _: None)
-    return engine, BatchReader(memory.logs, NoShortcuts())
+    return engine, BatchReader(LogTable(memory.logs), NoShortcuts())
 
 
 def test_a_log_that_grows_under_a_walk_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
