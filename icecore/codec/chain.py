@@ -7,10 +7,11 @@ all stamped headers, so two logs with the same digest have the same batches in t
 
 import hashlib
 import struct
+from collections.abc import Iterable
 
-from icecore.codec.batch import Buffer
+from icecore.codec.batch import BatchHeader, Buffer
 from icecore.codec.checksum import crc32c
-from icecore.errors import InvalidRequestError
+from icecore.errors import CorruptBatchError, InvalidRequestError
 from icecore.model import Epoch, SegmentId
 
 _SEED = struct.Struct("<16s16sIQqQ")
@@ -48,3 +49,31 @@ def digest_seed(seed: bytes) -> bytes:
 def digest_step(digest: bytes, header_bytes: Buffer) -> bytes:
     """The seal digest after one more batch, from its 152 stamped header bytes."""
     return hashlib.sha256(digest + header_bytes).digest()
+
+
+# --- runs of batches ------------------------------------------------------------------------------
+
+# Headers only: whoever has the bodies compares their CRCs (R10 of docs/design/protocol.md).
+
+
+def check_run(headers: Iterable[BatchHeader], segment_id: SegmentId, epoch: Epoch) -> None:
+    """Each batch is of this segment and epoch, and follows the one before it without a gap.
+
+    Raises:
+        CorruptBatchError: Otherwise.
+    """
+    previous: BatchHeader | None = None
+    for header in headers:
+        if header.segment_id != segment_id or header.epoch != epoch:
+            raise CorruptBatchError("a batch of another segment or epoch")
+        if previous is not None and not follows(header, previous):
+            raise CorruptBatchError("batches are not a chain")
+        previous = header
+
+
+def follows(header: BatchHeader, previous: BatchHeader) -> bool:
+    """Return whether this batch was written directly behind ``previous``."""
+    return (header.base_offset, header.prev_header_crc32c) == (
+        previous.end_offset,
+        previous.header_crc32c,
+    )

@@ -6,8 +6,8 @@ reading them finds two lengths. A peer whose protobuf library orders, splits or 
 otherwise is understood too: then the generated parser does it, with its copies.
 """
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -120,3 +120,38 @@ def _read_varint(body: Received, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position + shift + 1
     return 0, 0
+
+
+# --- lists in several messages --------------------------------------------------------------------
+
+# Producer states of segments make lists large: with many short-lived producers, those of a group of
+# segments outgrow the limit of one message, and no repetition makes them smaller.
+
+
+T = TypeVar("T")
+
+PART_BYTES_MAX: Final = 32 << 20
+"""Half of what one message may have, which leaves room for the small fields of each item."""
+
+
+def in_parts(
+    items: Sequence[T], bytes_of: Callable[[T], int], count_max: int | None = None
+) -> list[Sequence[T]]:
+    """The items in order, in parts that fit one message each; a part holds at least one item.
+
+    Args:
+        items: What is to be sent.
+        bytes_of: How much of a message an item takes.
+        count_max: How many items a part may hold; any number when None.
+    """
+    found: list[Sequence[T]] = []
+    begin, used = 0, 0
+    for at, item in enumerate(items):
+        size = bytes_of(item)
+        if at > begin and (used + size > PART_BYTES_MAX or at - begin == count_max):
+            found.append(items[begin:at])
+            begin, used = at, 0
+        used += size
+    if begin < len(items):
+        found.append(items[begin:])
+    return found

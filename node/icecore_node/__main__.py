@@ -37,7 +37,7 @@ with as_one_line("icecore-node", "server"):
     from icecore_node.storage.data_folder import DataFolder
     from icecore_node.storage.disks import Disks
     from icecore_node.storage.engines import make_store
-    from icecore_node.storage.files.descriptors import DescriptorBudget
+    from icecore_node.storage.files.open_files import DescriptorBudget
     from icecore_node.storage.replica_store import ReplicaStore
     from icecore_node.storage.segment_engine.segment_log import LogSettings
 

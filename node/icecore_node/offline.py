@@ -22,7 +22,7 @@ from pathlib import Path
 
 from icecore.errors import ConfigurationError, IcecoreError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
-from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of, engine_of
+from icecore_node.storage.control.disk_identity import FIRST_DISK, disk_of, engine_of
 from icecore_node.storage.data_folder import CONTROL_NAME, lock_folder
 
 COMMANDS = ("inspect", "reset-coordinator-epoch", "reset-promise", "forget-disk", "forget-bucket")

@@ -1,7 +1,9 @@
-"""Everything a core may want done, as values; what the shell owes is in the package's text."""
+"""Everything a core may want done, as values, and the story of the last ones; what the shell owes
+is in the package's text."""
 
+from collections import deque
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from icecore.errors import IcecoreError
 from icecore.model import Incarnation, NodeId, SegmentId
@@ -163,3 +165,31 @@ FollowerEffect: TypeAlias = (
     | Quarantine
     | StopFollowing
 )
+
+
+# --- the last of them -----------------------------------------------------------------------------
+
+# A ring of the very objects that went through a core: keeping them costs two calls a step, and
+# text is made of them only when somebody asks.
+
+
+_KEPT: Final = 64
+_EFFECTS: Final = (*get_args(LeaderEffect), *get_args(FollowerEffect))
+
+
+class Story:
+    """The last inputs and effects of one core; ``str`` of it has one line for each."""
+
+    def __init__(self) -> None:
+        recent: deque[object] = deque(maxlen=_KEPT)
+        self._recent = recent
+        self.took = recent.append
+        """Call it with each input, before it is handled."""
+        self.asked = recent.extend
+        """Call it with the effects of a step."""
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"asked {each}" if isinstance(each, _EFFECTS) else f"took {each}"
+            for each in self._recent
+        )

@@ -18,6 +18,7 @@ from icecore_replication.effects import (
     Quarantine,
     ReportProgress,
     StopFollowing,
+    Story,
 )
 from icecore_replication.inputs import (
     DataCorrupt,
@@ -30,7 +31,6 @@ from icecore_replication.inputs import (
     StreamOpened,
     WatermarkReceived,
 )
-from icecore_replication.story import Story
 
 
 class FollowerCore:

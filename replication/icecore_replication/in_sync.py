@@ -13,7 +13,7 @@ from icecore_replication import isr as isr_rules
 from icecore_replication.effects import ProposeIsr
 from icecore_replication.inputs import FollowerProgress
 from icecore_replication.isr import CommittedIsr, IsrState
-from icecore_replication.leader_start import LeaderLimits, LeaderStart
+from icecore_replication.leading import LeaderLimits, LeaderStart
 from icecore_replication.progress import REJOIN_LAG_MS, Followers, Progress
 from icecore_replication.watermark import all_end, quorum_end
 

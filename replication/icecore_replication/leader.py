@@ -53,14 +53,14 @@ from icecore_replication import inputs as into
 from icecore_replication import isr as isr_rules
 from icecore_replication import leading, sealing
 from icecore_replication.acks import PendingAcks, Waiter
+from icecore_replication.effects import Story
 from icecore_replication.in_sync import InSync
 from icecore_replication.isr import CommittedIsr, IsrState
-from icecore_replication.leader_start import LeaderLimits, LeaderStart
+from icecore_replication.leading import LeaderLimits, LeaderStart
 from icecore_replication.log import LeaderLog
 from icecore_replication.producers import Duplicate
 from icecore_replication.rolling import DropLaggards, Rolling
 from icecore_replication.sealing import Collecting, Draining, Idle, Roll, Sealing
-from icecore_replication.story import Story
 from icecore_replication.watermark import high_watermark
 
 __all__ = ["LeaderCore", "LeaderLimits", "LeaderStart"]

@@ -11,7 +11,7 @@ from math import inf
 from icecore.topic_settings import SegmentSettings
 from icecore_replication.effects import Append
 from icecore_replication.inputs import ProduceReceived
-from icecore_replication.leader_start import LeaderStart
+from icecore_replication.leading import LeaderStart
 
 
 class LeaderLog:

@@ -25,7 +25,7 @@ from icecore_node.remote.ports import BucketMemory, TierPorts
 from icecore_node.replica import reading
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.control.replica_location import FIRST_DISK
+from icecore_node.storage.control.disk_identity import FIRST_DISK
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engines import make_store

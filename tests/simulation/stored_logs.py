@@ -13,7 +13,7 @@ from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE
 from icecore_node.ports import File
 from icecore_node.storage.batches.batch_scan import BatchScan, FoundBatch, empty_tail
 from icecore_node.storage.control.control_store import CONFIRMED, PREPARED, QUARANTINED, ReplicaRow
-from icecore_node.storage.control.replica_location import engine_of
+from icecore_node.storage.control.disk_identity import engine_of
 from icecore_node.storage.engine import LogTail, SegmentIdentity
 from icecore_node.storage.index.points import key_prefix
 from icecore_node.storage.rocksdb_engine.log_keys import log_key, read_slot, read_tail, tail_key

@@ -13,6 +13,10 @@ from tests.tidy.tree import FOLDERS, Module, Rule, dotted, parse, problems, prod
 MAX_FUNCTION_LINES = 70
 LONG_FILE_LINES = 500
 """Beyond it a file is looked at, not refused: a limit is met by squeezing, an idea by splitting."""
+SMALL_FILE_LINES = 60
+SMALL_FILES_MAX = 38
+"""So many files are smaller: ports, entry points, ideas that several rooms share. More are rooms
+without furniture: whoever adds one finds the file that it is read with, or lowers this number."""
 LARGE_CLASS_LINES = 150
 MAX_PUBLIC_METHODS = 12
 
@@ -188,6 +192,23 @@ def test_long_files_are_named() -> None:
 def test_a_long_file_is_noticed() -> None:
     assert is_long(parse(NODE_FILE, "x = 1\n" * (LONG_FILE_LINES + 1)))
     assert not is_long(parse(NODE_FILE, "x = 1\n" * LONG_FILE_LINES))
+
+
+def is_small(module: Module) -> bool:
+    """``__init__.py`` and ``__main__.py`` have their names from Python."""
+    name = module.path.rsplit("/", 1)[-1]
+    return len(module.text.splitlines()) < SMALL_FILE_LINES and not name.startswith("__")
+
+
+def test_small_files_become_fewer() -> None:
+    small = [each.path for each in production() if each.package in FOLDERS and is_small(each)]
+    assert len(small) <= SMALL_FILES_MAX, "\n".join(small)
+
+
+def test_a_small_file_is_noticed() -> None:
+    assert is_small(parse(NODE_FILE, "x = 1\n" * (SMALL_FILE_LINES - 1)))
+    assert not is_small(parse(NODE_FILE, "x = 1\n" * SMALL_FILE_LINES))
+    assert not is_small(parse("node/icecore_node/__main__.py", "x = 1\n"))
 
 
 NODE_FILE = "node/icecore_node/a.py"

@@ -28,9 +28,9 @@ from icecore.rpc.addresses import (
     peer_address,
 )
 from icecore.rpc.convert import error_from_proto, segment_to_proto
+from icecore.rpc.framing import in_parts
 from icecore.rpc.messages import message_of, value_of
 from icecore.rpc.methods import NODE
-from icecore.rpc.parts import in_parts
 from icecore.rpc.ports import Net
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.common_pb2 import ProducerPosition

@@ -15,8 +15,8 @@ from google.protobuf.json_format import MessageToJson
 from icecore.errors import ConflictError, IcecoreError, ObjectStoreError
 from icecore.model import Incarnation, NodeId, Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
+from icecore.rpc.framing import in_parts
 from icecore.rpc.messages import message_of
-from icecore.rpc.parts import in_parts
 from icecore.tier_records import TierCopy, TierRecord, TierTopicRecord
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes.node_calls import NodeCalls

@@ -1,4 +1,5 @@
-"""Accepts connections for a server: as many as it may have, with TLS if it has any.
+"""Accepts connections for a server, as many as it may have, with TLS if it has any, and keeps the
+state of each.
 
 When the system is short of descriptors or memory, accepting rests for a moment. A handshake that
 fails or takes too long closes its connection and is logged, for the caller can't be told more.
@@ -9,12 +10,16 @@ import errno
 import logging
 import socket
 import ssl
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
 from icecore.process.log import event
+from icecore.rpc.native.call_limit import ConnectionCalls
 from icecore.rpc.native.sockets import prepare
+from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.native.tls import TlsSocket, shake_hands
+from icecore.rpc.ports import Admitted
 
 _log = logging.getLogger(__name__)
 
@@ -106,3 +111,42 @@ class Acceptor:
             task.cancel()
         if self._shaking:
             await asyncio.wait(set(self._shaking))
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+class Peer:
+    """One connection.
+
+    Args:
+        host: Where it comes from.
+        accepted_s: When, by the loop.
+        calls: Counts those that run.
+    """
+
+    __slots__ = (
+        "accepted_s",
+        "admitted",
+        "calls",
+        "host",
+        "reads",
+        "receiving_bytes",
+        "stream",
+        "task",
+        "unsent",
+    )
+
+    def __init__(self, host: str, accepted_s: float, calls: ConnectionCalls) -> None:
+        self.host = host
+        self.accepted_s = accepted_s
+        self.calls = calls
+        self.reads: set[asyncio.Task[None]] = set()
+        """Handlers that stop with the connection."""
+        self.admitted: deque[Admitted] = deque()
+        """Calls whose large bodies are on their way, in the order of these."""
+        self.receiving_bytes = 0
+        self.stream: NativeStream | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.unsent: Counter[str] = Counter()
+        """Bytes of answers that wait, by method."""

@@ -35,7 +35,7 @@ from icecore.process.log import event
 from icecore.rpc import framing
 from icecore.rpc.bounds import bound_of
 from icecore.rpc.handling import failure_of, unread
-from icecore.rpc.native.accepting import Acceptor
+from icecore.rpc.native.accepting import Acceptor, Peer
 from icecore.rpc.native.call_limit import ConnectionCalls, CountedSlot
 from icecore.rpc.native.connection import UNSENT_HIGH_BYTES, NativeConnection, Timeouts
 from icecore.rpc.native.frame import (
@@ -55,7 +55,6 @@ from icecore.rpc.native.handlers import (
     run_stream,
     send_error,
 )
-from icecore.rpc.native.peers import Peer
 from icecore.rpc.native.stream import NativeStream
 from icecore.rpc.native.tls import TlsSocket
 from icecore.rpc.ports import (

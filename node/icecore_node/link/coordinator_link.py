@@ -26,8 +26,8 @@ from icecore.process.log import (
     event,
 )
 from icecore.rpc import convert
+from icecore.rpc.framing import in_parts
 from icecore.rpc.methods import ADMIN, COORDINATOR
-from icecore.rpc.parts import in_parts
 from icecore.rpc.ports import ClientStream
 from icecore.v1 import admin_pb2, common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext

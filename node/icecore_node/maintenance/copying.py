@@ -38,10 +38,9 @@ from icecore_node.replica.order_checks import (
     is_recorded,
 )
 from icecore_node.replica.orders import Order, Orders
-from icecore_node.replica.producer_state import with_digest
 from icecore_node.replica.reading import ReplicaReading
 from icecore_node.replica.replica import Replica
-from icecore_node.replica.replica_log import StampedBatch
+from icecore_node.replica.replica_log import StampedBatch, with_digest
 from icecore_node.storage.engine import (
     NO_TAIL,
     AppendRequest,

@@ -17,8 +17,8 @@ from icecore.topic_settings import UNCOMPRESSED_BYTES_CAP
 from icecore_node.context import NodeContext
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.replica.damage import Damage
-from icecore_node.replica.producer_state import state_at
 from icecore_node.replica.replica import Replica
+from icecore_node.replica.replica_log import state_at
 from icecore_node.storage.engine import LogTail
 
 _log = logging.getLogger(__name__)

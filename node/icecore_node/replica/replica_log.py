@@ -8,16 +8,16 @@ by ``became_durable``, and whoever has the segment for itself may ``settle`` or 
 from dataclasses import dataclass
 from typing import Final
 
+from icecore.codec import batch
 from icecore.codec.batch import HEADER_LENGTH, BatchHeader
 from icecore.codec.chain import digest_step
 from icecore.model import SegmentId
 from icecore_node.io.io_pool import LogIo
 from icecore_node.io.tail_cache import CachedBatch
 from icecore_node.ports import Buffer
-from icecore_node.replica.producer_state import producers_at
 from icecore_node.storage.engine import AppendRequest, BatchMark, LogTail, SegmentIdentity
 from icecore_node.storage.port import Store
-from icecore_replication.producers import ProducerTable
+from icecore_replication.producers import ProducerTable, snapshot_digest
 
 _REQUEST_BYTES_MAX: Final = 4 << 20
 """Maximum size of a request of several batches. A request succeeds or fails as a whole."""
@@ -205,3 +205,32 @@ def _sync_from_now_on(store: Store, segment_id: SegmentId) -> None:
 
 def _nothing() -> None:
     """An operation that only passes through the queue, behind all appends of the log."""
+
+
+# --- producers of what is on disk -----------------------------------------------------------------
+
+# The table is a function of the log (R20), so whoever does not keep it makes it again: after a
+# cut, and of sealed replicas, which keep none in memory. I/O workers and readers call these.
+
+
+def producers_at(store: Store, segment_id: SegmentId, end_offset: int) -> ProducerTable:
+    """The table as it was when the log ended at ``end_offset``.
+
+    Raises NotReplicaError, StorageError.
+    """
+    snapshot, _ = store.reader.starting_state(segment_id)
+    table = ProducerTable(snapshot)
+    for raw in store.reader.headers(segment_id, end_offset):
+        table.apply_header(batch.parse_header(raw))
+    return table
+
+
+def state_at(store: Store, segment_id: SegmentId, end_offset: int) -> tuple[bytes, bytes]:
+    """Snapshot and digest of ``producers_at``. Raises NotReplicaError, StorageError."""
+    return with_digest(producers_at(store, segment_id, end_offset))
+
+
+def with_digest(table: ProducerTable) -> tuple[bytes, bytes]:
+    """Snapshot and digest of a table."""
+    snapshot = table.snapshot()
+    return snapshot, snapshot_digest(snapshot)

@@ -13,6 +13,7 @@ from typing import Protocol, assert_never
 
 from icecore.codec import batch
 from icecore.codec.batch import BatchHeader
+from icecore.codec.chain import check_run
 from icecore.errors import SHORTAGES, CorruptBatchError, IcecoreError
 from icecore.model import (
     Epoch,
@@ -30,7 +31,6 @@ from icecore_node.replica.replica import Replica
 from icecore_node.replica.replica_log import StampedBatch
 from icecore_node.storage.engine import AppendRequest, LogTail
 from icecore_replication import effects, inputs
-from icecore_replication.chain import check_run
 from icecore_replication.follower import FollowerCore
 
 _log = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from icecore.errors import ConfigurationError, OutOfResourcesError, StorageError
-from icecore_node.storage.control.disk_identity import KnownDisk
-from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of
+from icecore_node.storage.control.disk_identity import FIRST_DISK, KnownDisk, disk_of
 from icecore_node.storage.data_folder import (
     CONTROL_NAME,
     DataFolder,

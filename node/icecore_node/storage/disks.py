@@ -13,8 +13,8 @@ from icecore.errors import IcecoreError
 from icecore.model import SegmentId
 from icecore_node.ports import DiskLostError, FileSystem
 from icecore_node.storage.control.control_store import ControlStore
+from icecore_node.storage.control.disk_identity import FIRST_DISK, disk_of
 from icecore_node.storage.control.fail_stop import DiskLoss
-from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.port import NO_MEMORY, DiskSpace, HeldMemory
 

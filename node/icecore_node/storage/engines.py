@@ -10,7 +10,7 @@ from icecore.errors import SHORTAGES, IcecoreError
 from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, SEGMENT_ENGINE, SHARED_FILE
 from icecore_node.ports import DiskFailedError, FileSystem, Index
 from icecore_node.storage.control.control_store import ControlStore
-from icecore_node.storage.control.replica_location import FIRST_DISK, location_of
+from icecore_node.storage.control.disk_identity import FIRST_DISK, location_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engine import Engine

@@ -19,7 +19,7 @@ from icecore.process.log import event
 from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
-from icecore_node.storage.control.replica_location import engine_of
+from icecore_node.storage.control.disk_identity import engine_of
 from icecore_node.storage.engine import KnownLog, LogEnd, NotAsSealed
 from icecore_node.storage.placement import DiskPlacement
 from icecore_node.storage.replica_catalog import ReplicaCatalog

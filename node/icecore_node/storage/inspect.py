@@ -39,8 +39,7 @@ from icecore_node.storage.control.control_store import (
     ControlStore,
     ReplicaRow,
 )
-from icecore_node.storage.control.disk_identity import KnownDisk
-from icecore_node.storage.control.replica_location import FIRST_DISK, disk_of
+from icecore_node.storage.control.disk_identity import FIRST_DISK, KnownDisk, disk_of
 from icecore_node.storage.data_folder import CONTROL_NAME
 from icecore_node.storage.engine import KnownLog, SegmentIdentity
 from icecore_node.storage.engines import SHARED_ENGINE

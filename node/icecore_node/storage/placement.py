@@ -1,10 +1,10 @@
-"""On which disk of the node a new log is made, and remembered (``replica_location.py``)."""
+"""On which disk of the node a new log is made, and remembered (``disk_identity.py``)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from icecore_node.storage.control.control_store import ReplicaRow
-from icecore_node.storage.control.replica_location import engine_of, location_of
+from icecore_node.storage.control.disk_identity import engine_of, location_of
 from icecore_node.storage.disk_levels import DiskLevel, DiskLimits, disk_level
 from icecore_node.storage.disks import Room
 from icecore_node.storage.replica_catalog import ReplicaCatalog

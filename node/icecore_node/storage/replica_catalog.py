@@ -32,7 +32,7 @@ class ReplicaCatalog:
 
     Args:
         control: Remembers them.
-        engines: By the names that records have for them (``replica_location.py``).
+        engines: By the names that records have for them (``disk_identity.py``).
         cluster_id: Whose replicas they are; empty before the first registration.
         disks: Where they lie.
     """

@@ -14,7 +14,7 @@ from icecore.process.log import event
 from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError
 from icecore_node.storage.control.control_store import QUARANTINED, SEALED, ReplicaRow
-from icecore_node.storage.control.replica_location import engine_of
+from icecore_node.storage.control.disk_identity import engine_of
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 

@@ -32,7 +32,7 @@ from icecore_node.storage.control.control_store import (
     ControlStore,
     ReplicaRow,
 )
-from icecore_node.storage.control.replica_location import FIRST_DISK
+from icecore_node.storage.control.disk_identity import FIRST_DISK
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks
 from icecore_node.storage.engine import AppendRequest, Engine, FoundLog, LogEnd, LogTail
@@ -67,7 +67,7 @@ class ReplicaStore:
         Args:
             control: Promises, records, delete orders.
             engines: By the name that ``SegmentSettings.active_engine`` has for each, on further
-                disks with that of the disk (``replica_location.py``).
+                disks with that of the disk (``disk_identity.py``).
             cluster_id: Whose replicas these are; empty before the first registration.
             boot_id: See ``LastStop``.
             sealed_logs: The one of the engines in which sealed logs end up; without it they stay

@@ -10,8 +10,8 @@ from icecore.errors import StorageError
 from icecore.model import CoordinatorEpoch
 from icecore_node import offline
 from icecore_node.storage.control.control_store import ReplicaRow
+from icecore_node.storage.control.disk_identity import location_of
 from icecore_node.storage.control.known_buckets import KnownBucket
-from icecore_node.storage.control.replica_location import location_of
 from icecore_node.storage.data_dirs import DataDirs
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store

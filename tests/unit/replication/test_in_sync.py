@@ -5,7 +5,7 @@ from icecore_replication.effects import ProposeIsr
 from icecore_replication.in_sync import InSync
 from icecore_replication.inputs import FollowerProgress
 from icecore_replication.isr import CommittedIsr
-from icecore_replication.leader_start import LeaderLimits
+from icecore_replication.leading import LeaderLimits
 from tests.support.replication_setup import BASE, OTHERS, node, segment, start
 
 LIMITS = LeaderLimits(replica_lag_ms_max=1_000.0, rejoin_wait_ms=200.0)

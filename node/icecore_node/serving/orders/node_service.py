@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from icecore.errors import FencedError, ThrottledError, UnsupportedError
 from icecore.model import CoordinatorEpoch, SegmentId
-from icecore.rpc import convert, framing, parts
+from icecore.rpc import convert, framing
 from icecore.rpc.methods import NODE
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.v1 import coordinator_pb2
@@ -238,7 +238,7 @@ def _that_fit(
     used = 0
     for each in results:
         size = len(each.producer_snapshot)
-        if used and size and used + size > parts.PART_BYTES_MAX:
+        if used and size and used + size > framing.PART_BYTES_MAX:
             found.append(coordinator_pb2.WrittenBack(error=convert.error_to_proto(full)))
             continue
         used += size

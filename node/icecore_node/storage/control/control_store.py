@@ -21,9 +21,8 @@ from icecore_node.storage.control.control_promises import (
     put_coordinator_epoch,
     put_epochs,
 )
-from icecore_node.storage.control.disk_identity import DiskIdentity, KnownDisks, LastStop
+from icecore_node.storage.control.disk_identity import DiskIdentity, KnownDisks, LastStop, engine_of
 from icecore_node.storage.control.known_buckets import KnownBuckets
-from icecore_node.storage.control.replica_location import engine_of
 from icecore_node.storage.engine import SegmentIdentity
 
 PREPARED, CONFIRMED, SEALED, QUARANTINED = "prepared", "confirmed", "sealed", "quarantined"
@@ -55,7 +54,7 @@ class ReplicaRow:
     seal_digest: bytes = b""
     full_digest: bytes = b""
     engine: str = SEGMENT_ENGINE
-    """Name of the location that has the bytes now (``replica_location.py``): the engine of its
+    """Name of the location that has the bytes now (``disk_identity.py``): the engine of its
     identity,
     until the replica is sealed and handed over."""
     flush_interval_ms: int = 0

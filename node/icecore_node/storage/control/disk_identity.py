@@ -1,5 +1,6 @@
 """Facts about disks that a node keeps on them: cluster, id and incarnation (R45, R58), the
-further disks that it has had, and how the process before this one ended (R80)."""
+further disks that it has had, how the process before this one ended (R80), and the names of
+locations: an engine on a disk."""
 
 import json
 import logging
@@ -151,3 +152,29 @@ class LastStop:
             self._database.put(clean_stop=1)
         except IcecoreError as error:
             event(_log, logging.WARNING, "clean_stop_not_stored", error=error)
+
+
+# --- locations of replicas ------------------------------------------------------------------------
+
+# The record of a replica has engine and disk in one name. On the first disk of a node it is the
+# name of the engine, as segments name it. On a further disk (``data_dirs``) the disk's id follows:
+# ``segment@1f2e…``. ``SegmentIdentity`` names the engine alone: disks are a matter of one node.
+
+
+FIRST_DISK = ""
+"""The name of the disk with the control store."""
+
+
+def location_of(engine: str, disk: str) -> str:
+    """The name of an engine on a disk."""
+    return f"{engine}@{disk}" if disk != FIRST_DISK else engine
+
+
+def engine_of(location: str) -> str:
+    """Which engine it is."""
+    return location.partition("@")[0]
+
+
+def disk_of(location: str) -> str:
+    """On which disk it works."""
+    return location.partition("@")[2]

@@ -9,7 +9,9 @@ when its last user has left, so that it is never recycled under somebody who sti
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
+from typing import Self
 
 from icecore.errors import NotReplicaError, OutOfResourcesError
 from icecore.model import SegmentId
@@ -174,3 +176,32 @@ class LogFile:
         if file is not None:
             file.close()
             self._files.forget(self)
+
+
+# --- shares of the descriptors --------------------------------------------------------------------
+
+
+_INDEX_FILES_MAX = 256
+_SEGMENT_FILES_MAX = 65_536
+_LEAST = 16
+_OTHERS = 64
+"""Control store, locks, event loop, gRPC's own, folders that are synced."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorBudget:
+    """Shares of one limit. Connections get what is left: at least as much as segment files."""
+
+    index_files_max: int
+    segment_files_max: int
+
+    @classmethod
+    def of(cls, limit: int, reserve: int) -> Self:
+        """
+        Args:
+            limit: Of the process.
+            reserve: What new replicas must leave free.
+        """
+        index = max(_LEAST, min(_INDEX_FILES_MAX, limit // 8))
+        segments = (limit - reserve - index - _OTHERS) // 2
+        return cls(index, max(_LEAST, min(_SEGMENT_FILES_MAX, segments)))

@@ -12,8 +12,7 @@ from icecore.errors import OutOfResourcesError, StorageError
 from icecore.model import ProducerEpoch, ProducerId
 from icecore_node.io.io_pool import LogIo
 from icecore_node.io.tail_cache import TailCache
-from icecore_node.replica.producer_state import producers_at
-from icecore_node.replica.replica_log import ReplicaLog, StampedBatch
+from icecore_node.replica.replica_log import ReplicaLog, StampedBatch, producers_at
 from icecore_node.storage.control.control_store import ControlStore
 from icecore_node.storage.engine import AppendRequest
 from icecore_node.storage.engines import make_store

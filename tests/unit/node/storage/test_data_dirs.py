@@ -11,7 +11,7 @@ import pytest
 
 from icecore.errors import ConfigurationError, OutOfResourcesError, WrongClusterError
 from icecore_node.storage.control.control_store import ReplicaRow
-from icecore_node.storage.control.replica_location import location_of
+from icecore_node.storage.control.disk_identity import location_of
 from icecore_node.storage.data_dirs import DataDirs, check_layout
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.folder_owner import OWNER_NAME

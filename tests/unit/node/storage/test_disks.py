@@ -11,7 +11,7 @@ from icecore.errors import NotReplicaError, StorageError
 from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
-from icecore_node.storage.control.replica_location import disk_of, location_of
+from icecore_node.storage.control.disk_identity import disk_of, location_of
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks, Room
 from icecore_node.storage.engines import make_store

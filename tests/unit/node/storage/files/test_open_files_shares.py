@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore_node.storage.files.descriptors import DescriptorBudget
+from icecore_node.storage.files.open_files import DescriptorBudget
 
 
 @pytest.mark.parametrize("limit", [256, 1024, 4096, 20_000, 1 << 20])

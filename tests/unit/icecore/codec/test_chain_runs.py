@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from icecore.codec.batch import BatchHeader
+from icecore.codec.chain import check_run, follows
 from icecore.errors import CorruptBatchError
-from icecore_replication.chain import check_run, follows
 
 
 def header(base: int, end: int, prev_crc: int, crc: int, **changes: Any) -> BatchHeader:

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from icecore.errors import InternalError, ThrottledError, UnavailableError
-from icecore.rpc import parts
+from icecore.rpc import framing
 from icecore.rpc.convert import error_from_proto, segment_to_proto
-from icecore.rpc.parts import in_parts
+from icecore.rpc.framing import in_parts
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes import node_calls
@@ -24,7 +24,7 @@ from tests.support.cluster_states import ALL, segment, started
 
 @pytest.fixture(autouse=True)
 def small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART_BYTES_MAX", 10)
+    monkeypatch.setattr(framing, "PART_BYTES_MAX", 10)
 
 
 @pytest.mark.parametrize(
