@@ -1,26 +1,36 @@
-"""A staged world of metadata that go back: the coordinator starts on a copy of its store (R94).
+"""Staged worlds of a metadata store that goes back (R94), or loses an answer (R18).
 
-The copy is some seconds old; segments were sealed and opened since, and records acknowledged in
-them. A person stops it and puts the newest store back, as the message of its end says.
+The coordinator starts on a copy of its store. The copy is some seconds old; segments were sealed
+and opened since, and records acknowledged in them. A person stops it and puts the newest store
+back, as the message of its end says. In another world the store keeps who is in sync, and nobody
+hears that it did.
 """
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
+from icecore.errors import StorageError
 from icecore.model import Acks
+from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.snapshot import snapshot
-from icecore_coordinator.stores.metadata_store import Stored
+from icecore_coordinator.stores.metadata_store import Compare, Stored
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase, SqliteStore
 from tests.simulation.cluster import COORDINATOR
-from tests.simulation.directed import lose_leader, plan, roles, until
+from tests.simulation.directed import cut, heal, lose_leader, plan, record, roles, until
 from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.plan import Plan
+from tests.simulation.ports import SimMetadataStore
 from tests.simulation.shells import metadata_database
 
 LEAST_NEW = 3
 """Segments that were given out after the copy was made."""
+LAST_WORDS_S = 0.01
 OLD_S = 4.0
 """The old store is in use for so long, by one coordinator after the other."""
 
@@ -108,12 +118,80 @@ async def _adopted(scene: Scene, store: SqliteDatabase) -> None:
     await lose_leader(world, leader)
 
 
+def lost_answer_plan(seed: int) -> Plan:
+    """With ``min_insync_replicas`` 1 A goes on alone, and whoever joins counts from then on."""
+    return plan("lost_answer", min_insync_replicas=1, acks=(Acks.ALL,))
+
+
+async def lost_answer(scene: Scene, fault: Fault) -> None:
+    """B and C join A's in-sync set. The store keeps that and loses its answer: the coordinator says
+    so to A and ends. A is alone again, and dies before another one can tell it who has joined."""
+    world = scene.world
+    with mock.patch.object(Coordinator, "run", _with_last_words(Coordinator.run)):
+        world.kill(COORDINATOR, kind="")
+        world.start(COORDINATOR)
+        leader, followers = await roles(world)
+    cut(world, leader, followers)
+    await until(lambda: len(record(world).isr) == 1)
+    await asyncio.sleep(0.1)
+    with _answers_lost() as lost:
+        heal(world, leader, followers)
+        await until(lambda: bool(lost))
+        await asyncio.sleep(LAST_WORDS_S)
+    cut(world, leader, [*followers, COORDINATOR])
+    world.count_fault("store_ambiguous")
+    await asyncio.sleep(0.3)
+    await lose_leader(world, leader)
+
+
+def _with_last_words(run: Callable[[Coordinator], Awaitable[None]]) -> Any:
+    """A coordinator that ends answers the calls that run, as production's does when it stops."""
+
+    async def answering(self: Coordinator) -> None:
+        try:
+            await run(self)
+        finally:
+            await asyncio.sleep(LAST_WORDS_S)
+
+    return answering
+
+
+@contextmanager
+def _answers_lost() -> Iterator[list[str]]:
+    """The store carries out what lets somebody join an in-sync set, and says that it failed."""
+    carry_out = SimMetadataStore.txn
+    lost: list[str] = []
+
+    async def txn(
+        self: SimMetadataStore,
+        compares: Sequence[Compare],
+        puts: Sequence[tuple[str, str]],
+        deletes: Sequence[str] = (),
+    ) -> bool:
+        done = await carry_out(self, compares, puts, deletes)
+        lost.extend(key for key, value in puts if len(_in_sync(value)) > 1)
+        if lost:
+            raise StorageError("simulated: the answer of the transaction was lost")
+        return done
+
+    with mock.patch.object(SimMetadataStore, "txn", txn):
+        yield lost
+
+
+def _in_sync(value: str) -> list[int]:
+    """The in-sync set of a stored segment; empty for other records."""
+    found: list[int] = json.loads(value).get("segment", {}).get("isr", [])
+    return found
+
+
 PLANS: dict[str, Callable[[int], Plan]] = {
     "older_metadata": older_metadata_plan,
     "adopted_metadata": adopted_metadata_plan,
+    "lost_answer": lost_answer_plan,
 }
 KINDS = (
     Kind("older_metadata", older_metadata),
     Kind("adopted_metadata", adopted_metadata),
     Kind("adopted_nothing", adopted_nothing),
+    Kind("lost_answer", lost_answer),
 )

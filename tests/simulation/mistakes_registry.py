@@ -22,14 +22,15 @@ from icecore_node.context import Identity
 from icecore_node.membership.registration import Gate
 from icecore_node.membership.updates import Updates
 from tests.simulation.mistakes import Mistake, patch
+from tests.simulation.mistakes_belief import any_coordinator_epoch_is_believed
 from tests.simulation.mistakes_repeats import orders_for_any_incarnation
 
 
 @contextmanager
 def any_incarnation_answers() -> Iterator[None]:
-    """R56 and, each of which alone would be enough, R57 and R60: a node serves before it is
-    registered, carries out what is meant for another incarnation, and the coordinator takes what
-    any says."""
+    """R56 and, each of which alone would be enough, R57, R60 and R110: a node serves before it is
+    registered, carries out what is meant for another incarnation, under a coordinator epoch that
+    it has not heard of, and the coordinator takes what any says."""
 
     async def call(
         self: NodeCalls, node_id: int, request: Any, decode: Any, _: int, timeout_s: float
@@ -46,6 +47,7 @@ def any_incarnation_answers() -> Iterator[None]:
         patch(NodeCalls, "_call", call),
         patch(Gate, "_guarded", guarded),
         orders_for_any_incarnation(),
+        any_coordinator_epoch_is_believed(),
     ):
         yield
 

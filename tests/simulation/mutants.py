@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(registry.any_incarnation_answers, "early_fence"),
     Mutant(registry.disk_may_go_back, "live_snapshot"),
     Mutant(registry.log_may_go_back, "log_restored"),
-    Mutant(registry.lost_answer_is_refusal, "swarm", first=347, is_rare=True),
+    Mutant(registry.lost_answer_is_refusal, "lost_answer"),
     Mutant(registry.watermarks_forgotten, "young_snapshot"),
     Mutant(registry.changes_of_nodes_are_lost, "smoke"),
     Mutant(registry.lost_changes_of_nodes_are_passed_over, "pushes_are_lost"),
