@@ -6,6 +6,7 @@ docs/design/protocol.md; ``mutants`` says which world shows it.
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -40,7 +41,22 @@ from icecore_replication.producers import Accepted, Duplicate, ProducerTable
 from icecore_replication.recovery import Decision, FenceReply
 
 Mistake = AbstractContextManager[object]
-patch = mock.patch.object
+
+
+def patch(owner: object, name: str, wrong: object) -> Mistake:
+    """Put a mistake in the place of a function, a class or a value.
+
+    Raises:
+        TypeError: It can't be called as that function is. Production has moved on, and any world
+            would notice that instead of the mistake.
+    """
+    right = getattr(owner, name)
+    if inspect.isfunction(right) and inspect.isfunction(wrong):
+        given = inspect.signature(right).parameters.values()
+        by_place = [each for each in given if each.kind <= each.POSITIONAL_OR_KEYWORD]
+        by_name = [each.name for each in given if each.kind is each.KEYWORD_ONLY]
+        inspect.signature(wrong).bind(*by_place, **dict.fromkeys(by_name))
+    return mock.patch.object(owner, name, wrong)
 
 
 # --- acknowledgements -----------------------------------------------------------------------------

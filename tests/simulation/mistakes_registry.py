@@ -107,10 +107,12 @@ def metadata_may_go_back() -> Iterator[None]:
 def adopted_ids_are_given_out_again() -> Iterator[None]:
     """R109: ids go on where the old store left off, whatever nodes hold."""
 
-    def as_stored(state: ClusterState, _: object) -> dict[str, CounterRecord]:
-        names = ("segment_id", "tier_attempt", "producer_id", "position_version")
-        counters = {name: next_of(state, name) for name in names}
-        return {name: replace(each, version=each.version + 1) for name, each in counters.items()}
+    count = adopt._counters
+
+    def as_stored(state: ClusterState, *told: Any) -> dict[str, CounterRecord]:
+        counters = {name: next_of(state, name) for name in adopt._COUNTED}
+        stored = {name: replace(each, version=each.version + 1) for name, each in counters.items()}
+        return {**count(state, *told), **stored}
 
     with patch(adopt, "_counters", as_stored):
         yield

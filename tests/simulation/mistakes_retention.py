@@ -51,7 +51,7 @@ def wall_clock_counts() -> Mistake:
 def start_goes_back() -> Mistake:
     """I19: a coordinator forgets the log start of a partition with its next segment."""
 
-    def moved(partition: PartitionRecord, offset: int, high_watermark: int) -> Change:
+    def moved(_: ClusterState, partition: PartitionRecord, offset: int, __: int) -> Change:
         return Change((updated(partition, log_start_offset=offset % 50),))
 
     return patch(retention, "_moved", moved)

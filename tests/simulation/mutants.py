@@ -243,7 +243,8 @@ class Outcome:
     def __str__(self) -> str:
         took = f"{self.worlds} worlds, {self.took_s:.0f} s"
         if self.killed_by is None:
-            return f"SURVIVED {self.name}: {took}"
+            fate = "BROKEN" if self.problem else "SURVIVED"
+            return f"{fate} {self.name}: {self.problem or took}"
         scenario, seed = self.killed_by
         return f"killed {self.name} by {scenario} {seed}, {took}: {self.problem}"
 
@@ -262,7 +263,10 @@ def hunt(mutant: Mutant, seeds_max: int) -> Outcome:
 
 def _hunt(job: tuple[str, int]) -> Outcome:
     name, seeds_max = job
-    return hunt(next(each for each in MUTANTS if each.name == name), seeds_max)
+    try:
+        return hunt(next(each for each in MUTANTS if each.name == name), seeds_max)
+    except Exception as error:  # the others are hunted all the same
+        return Outcome(name, 0, 0.0, problem=repr(error)[:200])
 
 
 def make_pool(jobs: int) -> Pool:

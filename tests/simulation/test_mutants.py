@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation import mutants, turns
+from tests.simulation.mistakes import patch
 from tests.simulation.mutants import MUTANTS, Mutant, hunt
 from tests.simulation.scenarios import run_seed
 
@@ -34,6 +35,21 @@ def test_each_mutant_names_its_rule() -> None:
     for mutant in MUTANTS:
         rule = (mutant.mistake.__doc__ or "").partition(":")[0]
         assert rule.startswith(("R", "I", "Principle")), mutant.name
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_each_mutant_fits_the_code_of_today(mutant: Mutant) -> None:
+    with mutant.mistake():
+        pass
+
+
+def test_a_mistake_that_can_not_be_called_is_refused() -> None:
+    """Its world would fail for that, and the rule could be gone unnoticed."""
+    for wrong in (lambda: None, lambda _, more: None):
+        with pytest.raises(TypeError), patch(turns, "_named", wrong):
+            pass
+    with patch(turns, "_named", lambda _: ""):
+        assert not turns._named(("smoke", 1))
 
 
 def test_the_last_line_and_the_exit_status(
