@@ -21,6 +21,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(__file__).parents[1] / "build" / "pycache"))
 
 CLUSTER_TESTS = Path(__file__).parent / "cluster"
+ID_CHARS_MAX = 60
 SERVER_TESTS = tuple(Path(__file__).parent / "unit" / name for name in ("node", "coordinator"))
 
 
@@ -32,6 +33,13 @@ def pytest_asyncio_loop_factories(
     if any(folder in item.path.parents for folder in SERVER_TESTS):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": FairLoop}
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A value of kilobytes is no name of a test: progress shows names once a minute."""
+    if isinstance(val, str | bytes) and len(val) > ID_CHARS_MAX:
+        return f"{type(val).__name__} of {len(val)}"
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
