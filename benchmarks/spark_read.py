@@ -32,7 +32,8 @@ from benchmarks.runner import progress
 from icecore import spark as icecore_spark
 from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
-from icecore.spark.columns import SCHEMA, BatchMaker, pruned
+from icecore.spark.batches import BatchMaker
+from icecore.spark.columns import SCHEMA, pruned
 from icecore.spark.reading import BATCH_ROWS
 from icecore.spark.tiered import divided
 

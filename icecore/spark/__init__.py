@@ -2,26 +2,33 @@
 
 ``spark.read.format("icecore")`` needs no call, because Spark finds the package ``pyspark_icecore``
 by its name; ``read`` here is the shorter way. Needs the extra ``spark``: without it the first name
-that is used says so. docs/spark.md says what it offers and promises.
+that is used says so. docs/spark.md says what it offers and promises. Names are loaded when first
+used: Spark starts a process each to look for the source, to make it and to plan a read.
 """
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from icecore.extras import MissingExtraError, explained
+from icecore.extras import explained
 
-_missing: MissingExtraError | None = None
-try:
-    with explained("spark"):
-        from icecore.spark.held import hold
-        from icecore.spark.session import read, register, session
-        from icecore.spark.source import IcecoreDataSource
-except MissingExtraError as error:  # not raised here: `-m icecore.spark.jobs` says it in one line
-    _missing = error
+if TYPE_CHECKING:
+    from icecore.spark.held import hold
+    from icecore.spark.sessions import read, register, session
+    from icecore.spark.source import IcecoreDataSource
 
 __all__ = ["IcecoreDataSource", "hold", "read", "register", "session"]
 
+_HOMES = {
+    "IcecoreDataSource": "icecore.spark.source",
+    "hold": "icecore.spark.held",
+    "read": "icecore.spark.sessions",
+    "register": "icecore.spark.sessions",
+    "session": "icecore.spark.sessions",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if _missing is not None and name in __all__:
-        raise MissingExtraError(str(_missing), name=_missing.name)
-    raise AttributeError(f"module icecore.spark has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module icecore.spark has no attribute {name!r}")
+    with explained("spark"):
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,15 +1,11 @@
-"""The columns of a topic in Spark, and how Arrow batches of a consumer become batches of theirs.
+"""The columns of a topic in Spark, and which of them a query wants.
 
-The columns are those of a tiered segment's Parquet object, so both can stand in one table. Spark
-compares the Arrow schema of the first batch with its own, to the name of a list's element; so every
-batch is put into exactly that schema.
+They are those of a tiered segment's Parquet object, so both can stand in one table.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -39,9 +35,6 @@ SCHEMA: Final = StructType(
     ]
 )
 """All columns. Times are whole milliseconds."""
-
-_CONSTANT: Final = ("topic", "partition")
-"""Columns with one value per batch, which no consumer is asked for."""
 
 
 def pruned(columns: Sequence[str]) -> StructType:
@@ -73,44 +66,3 @@ def check_schema(asked: StructType) -> None:
             )
         if not theirs.nullable:
             raise ConfigurationError(f"column {ours.name} can't be read as NOT NULL")
-
-
-class BatchMaker:
-    """Makes Spark's batches from those of one partition.
-
-    Args:
-        schema: That Spark wants.
-        topic: Its name.
-        partition: Its number.
-    """
-
-    def __init__(self, schema: StructType, topic: str, partition: int) -> None:
-        self._target = to_arrow_schema(schema, timezone="UTC")
-        self._values: dict[str, Any] = {"topic": topic, "partition": partition}
-        self._repeated: dict[str, pa.Array] = {}
-        names = [name for name in schema.fieldNames() if name not in _CONSTANT]
-        self.names = tuple(names) or ("offset",)
-        """Columns to ask a consumer for: at least one, which tells the number of rows."""
-
-    def make(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        """One batch of all rows. Values are copied once, where there are several batches."""
-        rows = batches[0]
-        if len(batches) > 1:
-            bare = [batch.replace_schema_metadata(None) for batch in batches]
-            rows = pa.concat_batches(bare)
-        columns = [self._column(field, rows) for field in self._target]
-        return pa.RecordBatch.from_arrays(columns, schema=self._target)
-
-    def _column(self, field: pa.Field, rows: pa.RecordBatch) -> Any:
-        if field.name in _CONSTANT:
-            return self._constant(field, rows.num_rows)
-        column = rows.column(field.name)
-        return column if column.type == field.type else column.cast(field.type)
-
-    def _constant(self, field: pa.Field, count: int) -> pa.Array:
-        """The same value so many times: the start of a long array, which is made once."""
-        longest = self._repeated.get(field.name)
-        if longest is None or len(longest) < count:
-            value = pa.scalar(self._values[field.name], field.type)
-            longest = self._repeated[field.name] = pa.repeat(value, 2 * count)
-        return longest.slice(0, count)

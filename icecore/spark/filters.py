@@ -83,12 +83,15 @@ class Pushed:
         found = frozenset(bytes(each) for each in values)
         self.keys = found if self.keys is None else self.keys & found
 
-    def wanted_keys(self) -> tuple[bytes, ...]:
-        """Return the keys to look for; empty = read everything, also when there are too many
-        keys."""
-        if self.keys is None or len(self.keys) > KEYS_MAX:
-            return ()
-        return tuple(sorted(self.keys))
+    def keys_of(self, asked: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
+        """Return the keys to look for, of those that an option asks for; empty = all records, also
+        when there are too many keys; None = no record can be wanted."""
+        if self.keys is None:
+            return asked
+        found = tuple(key for key in asked if key in self.keys) if asked else sorted(self.keys)
+        if not found:
+            return None
+        return asked if len(found) > KEYS_MAX else tuple(found)
 
 
 def _bounds(term: spark.Filter, value: int, step: int) -> tuple[int | None, int | None]:

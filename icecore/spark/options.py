@@ -13,7 +13,6 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from icecore.client.conditions import time_ms
 from icecore.errors import ConfigurationError, InvalidRequestError, InvalidTopicNameError
 from icecore.model import check_topic_name
 
@@ -21,6 +20,8 @@ Place: TypeAlias = int | Literal["earliest", "latest"]
 """Offset or end of one partition."""
 Places: TypeAlias = Literal["earliest", "latest"] | Mapping[int, Place]
 """One place for all partitions, or a place for each."""
+Tiered: TypeAlias = Literal["files", "files-or-nodes", "nodes"]
+"""How records in object storage are read."""
 Spans: TypeAlias = Mapping[int, Sequence[tuple[int, int]]]
 """Offset ranges by partition, ends exclusive; ascending, without overlap or contact."""
 
@@ -43,6 +44,8 @@ BATCH: Final = (
     "offsetRanges",
     "topicId",
     "asOf",
+    "tiered",
+    "tier_url",
 )
 STREAM: Final = (
     *_COMMON,
@@ -55,6 +58,8 @@ WRITE: Final = (*_COMMON, "idempotent", "writeId", "acks", "compression", "topic
 STREAM_WRITE: Final = (*WRITE, "checkpointLocation", "path")
 """Spark passes on where it keeps its own state."""
 
+TIERED: Final = ("files-or-nodes", "files", "nodes")
+"""Values of the option; the first one counts unless it is given."""
 ENDS: Final = frozenset(
     ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp")
 )
@@ -101,6 +106,9 @@ class ReadOptions:
     """Id of the topic that is meant; empty = any topic of the name."""
     as_of: AsOf | None
     """Instead of what there is now."""
+    tiered: Tiered
+    tier_url: str
+    """Name of the cluster's prefix for a process that opens objects; empty = as nodes call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +164,8 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         offset_ranges=_spans("offsetRanges", texts),
         topic_id=_id("topicId", texts),
         as_of=_as_of("asOf", texts),
+        tiered=cast(Tiered, _one_of("tiered", texts, TIERED)),
+        tier_url=texts.get("tier_url", "").rstrip("/"),
     )
 
 
@@ -333,6 +343,8 @@ def _time(name: str, texts: Mapping[str, str]) -> int | None:
     text = texts.get(name)
     if text is None:
         return None
+    from icecore.client.conditions import time_ms  # it imports the codec, and few reads have times
+
     try:
         return time_ms(name, int(text) if text.isdecimal() else datetime.fromisoformat(text))
     except (ValueError, InvalidRequestError):

@@ -18,6 +18,8 @@ from icecore.spark.options import Places, Spans
 
 RANGE_RECORDS_MAX: Final = 4 << 20
 """Maximum records of one range: a task that fails is done again."""
+FILE_RECORDS_MAX: Final = 1 << 20
+"""The same of a range that is read from objects, where it costs nothing to begin anywhere."""
 _SNAP: Final = 4
 """A cut moves to the border of a segment that is nearer than this part of a range."""
 
@@ -148,8 +150,14 @@ def ranges(
     return ranges_within(snapshot, within(snapshot, None, starts, ends), min_partitions)
 
 
-def ranges_within(snapshot: Snapshot, spans: Spans, min_partitions: int = 0) -> list[OffsetRange]:
-    """The same of several spans of each partition, between which others read."""
+def ranges_within(
+    snapshot: Snapshot,
+    spans: Spans,
+    min_partitions: int = 0,
+    tiered_max: int = RANGE_RECORDS_MAX,
+) -> list[OffsetRange]:
+    """The same of several spans of each partition, between which others read. A range that is
+    tiered has at most ``tiered_max`` records."""
     filled = {
         number: [(start, end) for start, end in spans[number] if start < end]
         for number in sorted(spans)
@@ -163,7 +171,9 @@ def ranges_within(snapshot: Snapshot, spans: Spans, min_partitions: int = 0) -> 
         each
         for number, found in filled.items()
         for start, end in found
-        for each in _of_partition(snapshot.partitions[number], number, start, end, length)
+        for each in _of_partition(
+            snapshot.partitions[number], number, start, end, (length, min(length, tiered_max))
+        )
     ]
 
 
@@ -194,12 +204,13 @@ def within(
 
 
 def _of_partition(
-    partition: PartitionSnapshot, number: int, start: int, end: int, length: int
+    partition: PartitionSnapshot, number: int, start: int, end: int, lengths: tuple[int, int]
 ) -> Iterator[OffsetRange]:
+    """Ranges of up to the first length, or of up to the second one where they are tiered."""
     segments = partition.segments
     bases = [each.base_offset for each in segments]
     for first, stop, is_tiered in _runs(segments, start, end):
-        for low, high in pairwise(_cuts(first, stop, length, bases)):
+        for low, high in pairwise(_cuts(first, stop, lengths[is_tiered], bases)):
             near = segments[max(0, bisect_right(bases, low) - 1) : bisect_left(bases, high)]
             held = tuple(each.segment_id for each in near if each.end_offset > low)
             yield OffsetRange(number, low, high, held, is_tiered)

@@ -1,15 +1,17 @@
 """Part of one Spark task: a range of offsets, sent to an executor and read there as Arrow
 batches in Spark's schema.
 
-The consumer runs on an event loop in a thread: while Spark takes one batch, the next one is fetched
-and decoded. Nodes see plain fetches, so any replica serves them and a node that dies costs a
-moment.
+A range that lies in object storage is read from its objects. What the executor can't reach there
+comes through nodes, from the next offset on. There a consumer runs on an event loop in a thread:
+while Spark takes one batch, the next one is fetched and decoded. Nodes see plain fetches, so any
+replica serves them and a node that dies costs a moment.
 """
 
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,9 +19,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from icecore.spark.columns import BatchMaker
+from icecore.errors import ConfigurationError, StorageError
+from icecore.spark.batches import BatchMaker
 from icecore.spark.plan import OffsetRange
 from icecore.spark.reading import RangeSource, open_range
+from icecore.spark.tiered import TieredFile
 
 _T = TypeVar("_T")
 
@@ -77,8 +81,63 @@ def read_range(
 
 
 class RangePartition(InputPartition):
-    """One range and where it is read."""
+    """One range and where it is read.
 
-    def __init__(self, source: RangeSource, wanted: OffsetRange) -> None:
+    Args:
+        source: The topic.
+        wanted: The range.
+        files: Objects that have all of it; none = nodes are asked.
+        url: Prefix of their keys, as Spark names it.
+        is_strict: Never ask nodes for what the objects have.
+    """
+
+    def __init__(
+        self,
+        source: RangeSource,
+        wanted: OffsetRange,
+        files: tuple[TieredFile, ...] = (),
+        url: str = "",
+        *,
+        is_strict: bool = False,
+    ) -> None:
         self.source = source
         self.wanted = wanted
+        self.files = files
+        self.url = url
+        self.is_strict = is_strict
+
+
+def read_part(part: RangePartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """The records of a part.
+
+    Raises:
+        ConfigurationError, StorageError: An object can't be had, and nodes are not to be asked; or
+            one is damaged.
+        IcecoreError: As ``read_range``.
+    """
+    source, wanted = part.source, part.wanted
+    if not part.files:
+        yield from read_range(source, wanted, schema)
+        return
+    from icecore.spark.objects.files import read_files
+    from icecore.spark.objects.store import warn_of_nodes
+
+    maker = BatchMaker(schema, source.topic, wanted.partition)
+    at = wanted.start_offset
+    try:
+        for found in read_files(part.url, part.files, maker.names, source.keys, source.tags):
+            if found.rows.num_rows:
+                yield maker.make([found.rows])
+            at = found.next_offset
+        return
+    except FileNotFoundError as error:  # a merge or retention may have taken it away
+        if part.is_strict:
+            raise StorageError(
+                f"an object of {source.topic}/{wanted.partition} does not exist any more: {error}. "
+                "Read anew, or hold the topic (asOf)"
+            ) from error
+    except ConfigurationError as error:
+        if part.is_strict:
+            raise
+        warn_of_nodes(source.topic, error)
+    yield from read_range(source, replace(wanted, start_offset=at), schema)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from icecore.client import Consumer
+from icecore import client
 from icecore.errors import (
     IcecoreError,
     OffsetOutOfRangeError,
@@ -66,7 +66,7 @@ async def open_range(
         UnknownTopicError, TopicRecreatedError: The topic is gone.
         IcecoreError: Nobody answered in time.
     """
-    consumer = Consumer(
+    consumer = client.Consumer(
         source.bootstrap,
         source.topic,
         partitions=[wanted.partition],
@@ -101,7 +101,7 @@ class RangeReading:
         source: RangeSource,
         wanted: OffsetRange,
         columns: Sequence[str],
-        consumer: Consumer,
+        consumer: "client.Consumer",
     ) -> None:
         self._source = source
         self._wanted = wanted

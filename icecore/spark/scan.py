@@ -10,7 +10,6 @@ import operator
 import re
 from collections.abc import Sequence
 from typing import Any, Final, cast
-from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,20 +18,15 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from icecore.errors import ConfigurationError, StorageError
 from icecore.spark.columns import SCHEMA
+from icecore.spark.objects.store import ANYWAY
 from icecore.spark.options import ReadOptions
 from icecore.spark.tiered import TieredFile
 
-_SCHEMES: Final = {"file": "file", "s3": "s3a", "gs": "gs"}
-"""Spark's scheme for each store that nodes name."""
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LISTING_TASKS_MIN: Final = 8
 _PATHS_PER_TASK: Final = 100
 _CHECK_PAGES: Final = "parquet.page.verify-checksum.enabled"
 """An option of the Parquet library, which otherwise ignores checksums and takes altered values."""
-_ANYWAY: Final = (
-    'Say tiered="nodes" to read all of it through nodes, or tiered="files-or-nodes" to do that '
-    "whenever Spark can't reach the store"
-)
 _REMEDIES: Final = (
     (
         ("S3AFileSystem not found", "No FileSystem for scheme", "ClassNotFoundException"),
@@ -52,24 +46,6 @@ _REMEDIES: Final = (
         "and a bucket that Spark knows by another name is given by tier_url",
     ),
 )
-
-
-def spark_url(tier_url: str) -> str:
-    """The prefix of the cluster as Spark names it.
-
-    Raises:
-        ConfigurationError: Nobody but the caller can know that.
-    """
-    parts = urlsplit(tier_url)
-    if parts.scheme not in _SCHEMES:
-        raise ConfigurationError(
-            f"the cluster keeps tiered segments in {tier_url or 'a store that it does not name'}; "
-            "say by tier_url what Spark calls that, such as "
-            f"abfss://container@account.dfs.core.windows.net/prefix. {_ANYWAY}"
-        )
-    if parts.scheme == "file":
-        tier_url = unquote(tier_url)  # Hadoop does not, nodes do
-    return tier_url.replace(parts.scheme, _SCHEMES[parts.scheme], 1).rstrip("/")
 
 
 def scan(
@@ -183,4 +159,4 @@ def _unreachable(url: str, error: Exception) -> str:
         "the store refused",
     )
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return f"Spark can't read tiered segments at {url}: {remedy}. {_ANYWAY}. Spark says: {first}"
+    return f"Spark can't read tiered segments at {url}: {remedy}. {ANYWAY}. Spark says: {first}"

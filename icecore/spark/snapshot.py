@@ -13,7 +13,14 @@ from icecore.client.types import OffsetResult, PublishedCopy
 from icecore.errors import TopicRecreatedError, UnknownTopicError
 from icecore.model import Segment, SegmentState
 from icecore.spark.options import AsOf, Places, ReadOptions, Spans
-from icecore.spark.plan import PartitionSnapshot, SegmentSpan, Snapshot, resolve, within
+from icecore.spark.plan import (
+    PartitionSnapshot,
+    SegmentSpan,
+    Snapshot,
+    resolve,
+    spanned,
+    within,
+)
 from icecore.spark.tiered import Division, divided
 
 ADMIN_TIMEOUT_S = 20.0
@@ -171,23 +178,47 @@ def plan_read(admin: Admin, options: ReadOptions, *, with_files: bool) -> Planne
         TopicRecreatedError: It was made again while we asked, or is not the one that is meant.
         IcecoreError: There is no such topic, or the cluster did not answer in time.
     """
-    if options.as_of is not None:
-        snapshot = held_snapshot(admin, options.topic, options.as_of)
-    else:
-        snapshot = take_snapshot(admin, options.topic, with_segments=False)
+    snapshot = snapshot_to_read(admin, options)
     check_topic(options, snapshot)
     starts = offsets_of(admin, options, snapshot, "starting")
     ends = offsets_of(admin, options, snapshot, "ending")
-    topic_id, tier_url = snapshot.topic_id, ""
-    copies: tuple[PublishedCopy, ...] = ()
-    if with_files:
-        tiering = admin.describe_tiering([options.topic], with_copies=True)
-        (found,) = tiering.topics
-        if found.topic_id != topic_id:
-            raise TopicRecreatedError(f"topic {options.topic} was made again meanwhile")
-        tier_url, copies = tiering.tier_url, found.copies
+    tier_url, copies = copies_of(admin, snapshot) if with_files else ("", ())
     filled = {number: end for number, end in ends.items() if starts[number] < end}
     spans = within(snapshot, None, {number: starts[number] for number in filled}, filled)
-    division = divided(topic_id, copies, starts, ends)
+    division = divided(snapshot.topic_id, copies, starts, ends)
     rest = within(snapshot, division.rest, starts, ends)
-    return PlannedRead(topic_id, spans, replace(division, rest=rest), tier_url)
+    return PlannedRead(snapshot.topic_id, spans, replace(division, rest=rest), tier_url)
+
+
+def snapshot_to_read(
+    admin: Admin, options: ReadOptions, *, with_segments: bool = False
+) -> Snapshot:
+    """Return the snapshot that the options mean. Ranges that were planned before are taken as they
+    are: readers find out whether their records are still there.
+
+    Raises:
+        ConflictError: The moment is not held any more.
+        TopicRecreatedError: The topic is another one by now.
+        IcecoreError: There is no such topic, or the cluster did not answer in time.
+    """
+    if options.offset_ranges is not None:
+        return Snapshot(options.topic, options.topic_id, spanned(options.offset_ranges))
+    if options.as_of is not None:
+        return held_snapshot(admin, options.topic, options.as_of)
+    snapshot = take_snapshot(admin, options.topic, with_segments=with_segments)
+    check_topic(options, snapshot)
+    return snapshot
+
+
+def copies_of(admin: Admin, snapshot: Snapshot) -> tuple[str, tuple[PublishedCopy, ...]]:
+    """The prefix of the cluster, and what is published of the topic by now.
+
+    Raises:
+        TopicRecreatedError: The topic is another one by now.
+        IcecoreError: The cluster did not answer in time.
+    """
+    tiering = admin.describe_tiering([snapshot.topic], with_copies=True)
+    (found,) = tiering.topics
+    if found.topic_id != snapshot.topic_id:
+        raise TopicRecreatedError(f"topic {snapshot.topic} was made again meanwhile")
+    return tiering.tier_url, found.copies

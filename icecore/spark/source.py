@@ -5,9 +5,8 @@ from one to the other. They hold plain values only; clients are made where they 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -19,23 +18,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from icecore.blocking import Admin
 from icecore.spark.columns import check_schema, pruned
-from icecore.spark.filters import Pushed, pushed
 from icecore.spark.options import ReadOptions, read_options, write_options
-from icecore.spark.plan import Snapshot, ranges_within, spanned, within
-from icecore.spark.ranges import RangePartition, read_range
-from icecore.spark.reading import RangeSource
 from icecore.spark.shipping import shipped
-from icecore.spark.snapshot import (
-    ADMIN_TIMEOUT_S,
-    check_topic,
-    held_snapshot,
-    offsets_of,
-    offsets_since,
-    take_snapshot,
-)
-from icecore.spark.stream import StreamReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from icecore.spark.filters import Pushed
+
+# Spark starts a process each to look for this module, to make the source, to plan and to read, and
+# each imports it anew. So what only one of them needs is imported where it is used.
 
 
 class IcecoreDataSource(DataSource):
@@ -59,12 +52,14 @@ class IcecoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For a streaming query."""
+        from icecore.spark.stream import StreamReader
+
         check_schema(schema)
         return StreamReader(read_options(self.options, is_stream=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """For a batch."""
-        from icecore.spark.sink import BatchWriter  # it imports more than any process that reads
+        from icecore.spark.sink import BatchWriter
 
         return BatchWriter(write_options(self.options, is_stream=False), schema, overwrite)
 
@@ -89,72 +84,27 @@ class TopicBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._pushed = Pushed()
+        self._pushed: Pushed | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """Take the snapshot, and split it.
+        """Take the snapshot, split it, and say where each part of it is read.
 
         Raises:
             ConfigurationError, OffsetOutOfRangeError: Options do not fit what there is.
             IcecoreError: The topic is unknown, or nobody answered in time.
         """
-        options, keys = self._options, self._pushed.wanted_keys() or self._options.keys
-        if options.keys and self._pushed.keys is not None:
-            keys = tuple(key for key in options.keys if key in self._pushed.keys)
-            if not keys:
-                return []
-        if self._pushed.keys is not None and not self._pushed.keys:
-            return []
-        with Admin(options.bootstrap, timeout_s=ADMIN_TIMEOUT_S) as admin:
-            snapshot = self._snapshot(admin)
-            starts, ends = self._bounds(admin, snapshot)
-        source = RangeSource(
-            options.bootstrap,
-            options.topic,
-            snapshot.topic_id,
-            keys,
-            options.tags,
-            options.fail_on_data_loss,
-        )
-        spans = within(snapshot, options.offset_ranges, starts, ends)
-        planned = ranges_within(snapshot, spans, options.min_partitions)
-        return [RangePartition(source, each) for each in planned]
+        from icecore.spark.batch_plan import plan_tasks
+        from icecore.spark.filters import Pushed
 
-    def _snapshot(self, admin: Admin) -> Snapshot:
-        """Return the snapshot to read; ranges that were planned before are taken as they are.
-        Readers find out whether their records are still there."""
-        options = self._options
-        if options.offset_ranges is not None:
-            return Snapshot(options.topic, options.topic_id, spanned(options.offset_ranges))
-        if options.as_of is not None:
-            return held_snapshot(admin, options.topic, options.as_of)
-        snapshot = take_snapshot(admin, options.topic)
-        check_topic(options, snapshot)
-        return snapshot
+        return [*plan_tasks(self._options, self._pushed or Pushed())]
 
-    def _bounds(self, admin: Admin, snapshot: Snapshot) -> tuple[dict[int, int], dict[int, int]]:
-        """From where to where each partition is read: what options and filters leave of it."""
-        least = self._pushed
-        starts = offsets_of(admin, self._options, snapshot, "starting")
-        ends = offsets_of(admin, self._options, snapshot, "ending")
-        if least.from_append_ms is not None:
-            found = offsets_since(admin, snapshot, least.from_append_ms)
-            starts = {number: max(start, found[number]) for number, start in starts.items()}
-        if least.to_append_ms is not None:
-            found = offsets_since(admin, snapshot, least.to_append_ms)
-            ends = {number: min(end, found[number]) for number, end in ends.items()}
-        for number in starts:
-            starts[number] = max(starts[number], least.from_offset)
-            ends[number] = min(ends[number], least.to_offset)
-            if least.partitions is not None and number not in least.partitions:
-                ends[number] = starts[number]
-        return starts, ends
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """On an executor."""
+        from icecore.spark.ranges import RangePartition, read_part
+
         if not isinstance(partition, RangePartition):
             return iter(())  # what Spark makes of no partitions at all
-        return read_range(partition.source, partition.wanted, self._schema)
+        return read_part(partition, self._schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return shipped(self, self._options, self._schema)
@@ -165,6 +115,8 @@ class PushingReader(TopicBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Read less where filters allow it. Spark still checks all of them."""
+        from icecore.spark.filters import pushed
+
         self._pushed = pushed(filters)
         return filters
 

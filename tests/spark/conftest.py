@@ -21,12 +21,22 @@ from icecore.dev import LocalCluster
 from tests.spark.clusters import with_bucket
 from tests.support.clusters import LEASE_MS, running
 from tests.support.fast import default_waits, fast_waits  # noqa: F401 - fixtures for all tests here
+from tests.support.s3 import S3Server, s3_access
 from tests.tidy.tree import ROOT
 
 HERE = Path(__file__).parent
 GROUPS = {
     "spark-a": (
-        *("cookbook", "kills", "notebook", "read", "standalone", "tiered_read", "tiered_table"),
+        *(
+            "cookbook",
+            "front",
+            "kills",
+            "notebook",
+            "read",
+            "standalone",
+            "tiered_read",
+            "tiered_table",
+        ),
         *("values", "write"),
     ),
     "spark-b": (
@@ -76,9 +86,12 @@ def _processes_of_spark() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this process; its JVM ends with it."""
-    with _environment():
+def spark(tmp_path_factory: pytest.TempPathFactory, moto: S3Server) -> Iterator[SparkSession]:
+    """The session of this process; its JVM ends with it. Processes of Spark may read the S3 server
+    of the tests."""
+    with _environment(), pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_access(moto).items():
+            patch.setenv(name, value)
         session = icecore_spark.session(
             "local[2]",
             conf={

@@ -18,7 +18,7 @@ import pytest
 from icecore.blocking import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.spark.jobs.package import package
-from icecore.spark.session import provide_java
+from icecore.spark.sessions import provide_java
 from tests.spark.test_tiered_read import create, source, tier
 
 SPARK_HOME = Path(pyspark.__file__).parent

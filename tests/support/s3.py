@@ -30,6 +30,11 @@ def s3_credentials() -> dict[str, str]:
     return {"AWS_ACCESS_KEY_ID": USER, "AWS_SECRET_ACCESS_KEY": PASSWORD}
 
 
+def s3_access(server: "S3Server") -> dict[str, str]:
+    """Variables for a process that is told of the server by nothing else."""
+    return {**s3_credentials(), "AWS_REGION": REGION, "AWS_ENDPOINT_URL": server.endpoint}
+
+
 @dataclass(frozen=True)
 class S3Server:
     """A server that runs, with one bucket, whose region it insists on."""

@@ -20,7 +20,7 @@ with as_one_line("icecore.spark.jobs", "spark"):
     from icecore.spark.jobs.package import package
     from icecore.spark.jobs.runner import perform
     from icecore.spark.runs.report import Report, json_schema
-    from icecore.spark.session import register, session
+    from icecore.spark.sessions import register, session
 
 STATUS: Final = {"done": 0, "planned": 0, "failed": 1, "differs": 2}
 _DEFAULTS: Final = {

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from icecore.blocking import Admin
 from icecore.spark.plan import Snapshot
 from icecore.spark.runs.offsets import step_options
-from icecore.spark.session import read
+from icecore.spark.sessions import read
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S, take_snapshot
 
 
@@ -48,5 +48,5 @@ def read_step(
     if not through_nodes:
         where: dict[str, Any] = {"bootstrap": arguments.bootstrap, "tiered": "files-or-nodes"}
         return read(spark, arguments.topic, **where, **options)
-    options |= {"topic": arguments.topic, "bootstrap": arguments.bootstrap}
+    options |= {"topic": arguments.topic, "bootstrap": arguments.bootstrap, "tiered": "nodes"}
     return spark.read.format("icecore").options(**options).load()

@@ -40,10 +40,10 @@ def test_times_never_cut_off_a_millisecond() -> None:
 
 def test_keys_and_partitions() -> None:
     found = pushed([spark.In(KEY, (b"a", b"b")), spark.EqualTo(KEY, bytearray(b"b"))])
-    assert found.wanted_keys() == (b"b",)
+    assert found.keys_of(()) == (b"b",)
     assert pushed([spark.EqualTo(KEY, b"a"), spark.EqualTo(KEY, b"b")]).keys == frozenset()
     assert pushed([spark.EqualNullSafe(KEY, None)]).keys is None
-    assert pushed([spark.In(KEY, tuple(b"%d" % n for n in range(2_000)))]).wanted_keys() == ()
+    assert pushed([spark.In(KEY, tuple(b"%d" % n for n in range(2_000)))]).keys_of(()) == ()
     assert pushed([spark.In(("partition",), (1, 2))]).partitions == {1, 2}
 
 

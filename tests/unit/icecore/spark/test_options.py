@@ -24,6 +24,15 @@ def test_lower_case_names_are_known() -> None:
     assert not found.fail_on_data_loss
 
 
+def test_where_tiered_records_are_read() -> None:
+    assert read_options(WHERE, is_stream=False).tiered == "files-or-nodes"
+    given = WHERE | {"TIERED": "files", "tier_url": "s3a://bucket/prefix/"}
+    found = read_options(given, is_stream=False)
+    assert (found.tiered, found.tier_url) == ("files", "s3a://bucket/prefix")
+    with pytest.raises(ConfigurationError, match="there is no option tiered"):
+        read_options(WHERE | {"tiered": "files"}, is_stream=True)
+
+
 def test_lists() -> None:
     found = read_options(WHERE | {"keys": "a, b", "tags": '["x,y", " z"]'}, is_stream=False)
     assert found.keys == (b"a", b"b")
@@ -42,6 +51,7 @@ def test_times() -> None:
         ("startingOffset", "earliest", "did you mean startingOffsets"),
         ("zzz", "1", "there are topic, bootstrap"),
         ("maxOffsetsPerTrigger", "5", "there is no option"),
+        ("tiered", "remote", "tiered is one of files-or-nodes, files, nodes"),
         ("topic", "", "option topic is missing"),
         ("topic", "a b", "1 to 249 characters"),
         ("bootstrap", " ", "option bootstrap is missing"),

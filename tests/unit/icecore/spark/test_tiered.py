@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icecore.client.types import PublishedCopy
-from icecore.spark.plan import Snapshot, ranges_within, spanned, within
-from icecore.spark.tiered import divided
+from icecore.spark.plan import OffsetRange, Snapshot, ranges_within, spanned, within
+from icecore.spark.tiered import bordered, by_files, divided, placed
 
 TOPIC_ID = bytes(range(16))
 
@@ -76,3 +76,57 @@ def test_keys_are_those_of_nodes() -> None:
         "00010203-0405-0607-0809-0a0b0c0d0e0f/3/"
         "00000000000000000040-00000000000000000041-0-7.parquet"
     )
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1), min_size=1, max_size=3
+    ),
+    st.integers(0, 9),
+    st.integers(1, 30),
+)
+def test_each_task_reads_in_one_place(
+    partitions: list[list[tuple[int, bool]]], least: int, largest: int
+) -> None:
+    """Records that have objects are read from them alone, and nothing is read twice."""
+    copies: list[PublishedCopy] = []
+    ends: dict[int, int] = {}
+    for number, segments in enumerate(partitions):
+        at = 0
+        for length, has_rows in segments:
+            if has_rows:
+                copies.append(copy(number, at, at + length))
+            at += length
+        ends[number] = at
+    starts = dict.fromkeys(ends, 0)
+    files = divided(TOPIC_ID, copies, starts, ends).files
+    whole = Snapshot("t", TOPIC_ID, spanned({p: [(0, end)] for p, end in ends.items()}))
+    bare = ranges_within(whole, within(whole, None, starts, ends), least)
+    assert [each for each, found in placed(bare, ()) if found] == []
+    cut = bordered(whole, files)
+    tasks = list(placed(ranges_within(cut, within(cut, None, starts, ends), least, largest), files))
+    read = [(one.partition, n) for one, _ in tasks for n in _offsets(one)]
+    assert read == [(number, n) for number, end in ends.items() for n in range(end)]
+    stored = {
+        (each.partition, n) for each in copies for n in range(each.base_offset, each.end_offset)
+    }
+    for one, found in tasks:
+        by_file = [(each.partition, n) for each in found for n in _offsets(each)]
+        mine = [(one.partition, n) for n in _offsets(one)]
+        assert by_file == (mine if stored.issuperset(mine) else [])
+        assert not found or len(one) <= 1.5 * largest, "a cut moves to the border of a file near"
+        assert stored.isdisjoint(mine) or found, "one of both, as ranges end where files do"
+
+
+def test_a_range_that_goes_beyond_its_files_is_read_through_nodes() -> None:
+    files = divided(TOPIC_ID, [copy(0, 0, 10), copy(0, 20, 30)], {0: 0}, {0: 30}).files
+    planned = [OffsetRange(0, 0, 15), OffsetRange(0, 15, 30), OffsetRange(0, 21, 29)]
+    assert [len(found) for _, found in placed(planned, files)] == [0, 0, 1]
+
+
+def test_who_asks_for_keys_asks_nodes_unless_files_are_demanded() -> None:
+    assert by_files("files-or-nodes", (), ())
+    assert not by_files("files-or-nodes", (b"k",), ())
+    assert not by_files("files-or-nodes", (), ("tag",))
+    assert by_files("files", (b"k",), ("tag",))
+    assert not by_files("nodes", (), ())

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from icecore.errors import ConfigurationError
-from icecore.spark.session import check_java
+from icecore.spark.sessions import check_java
 
 
 def test_no_java(tmp_path: Path) -> None:

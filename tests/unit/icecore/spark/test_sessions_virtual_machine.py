@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from icecore.spark.session import provide_java
+from icecore.spark.sessions import provide_java
 
-SESSION = sys.modules["icecore.spark.session"]
+SESSION = sys.modules["icecore.spark.sessions"]
 """The module: the package has a function of this name."""
 SCRIPT = '#!/bin/sh\nfor each in "$@"; do echo "<$each>"; done\n'
 

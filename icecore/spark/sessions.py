@@ -10,15 +10,16 @@ import tempfile
 import warnings
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from icecore.blocking import Admin
 from icecore.errors import ConfigurationError
 from icecore.spark.columns import pruned
-from icecore.spark.options import ENDS, Spans, read_options
-from icecore.spark.scan import scan, spark_url
+from icecore.spark.objects.store import spark_url
+from icecore.spark.options import ENDS, TIERED, Spans, Tiered, read_options
+from icecore.spark.scan import scan
 from icecore.spark.snapshot import ADMIN_TIMEOUT_S, plan_read
 from icecore.spark.source import IcecoreDataSource
 
@@ -66,23 +67,26 @@ def _packaged() -> Path | None:
 
 def wrapped(home: Path) -> Path:
     """A folder that serves as ``JAVA_HOME`` and starts the JVM of another one."""
+    text = _WRAPPER.format(java=f"'{home / 'bin' / 'java'}'")
+    return _script(f"java-{home.parent.name}", "java", text).parents[1]
+
+
+def _script(folder: str, name: str, text: str) -> Path:
+    """Write a program into the ``bin`` of a folder among this user's caches."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = cache / "icecore" / f"java-{home.parent.name}-{os.getuid()}"
-        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        home = cache / "icecore" / f"{folder}-{os.getuid()}"
+        (home / "bin").mkdir(parents=True, exist_ok=True)
     except (RuntimeError, OSError):  # HOME is another user's, or this user has none
-        folder = Path(tempfile.mkdtemp(prefix="icecore-java-"))
-        (folder / "bin").mkdir()
-    text = _WRAPPER.format(java=f"'{home / 'bin' / 'java'}'")
-    with tempfile.NamedTemporaryFile("w", dir=folder / "bin", delete=False) as file:
+        home = Path(tempfile.mkdtemp(prefix=f"icecore-{folder}-"))
+        (home / "bin").mkdir()
+    with tempfile.NamedTemporaryFile("w", dir=home / "bin", delete=False) as file:
         file.write(text)
     os.chmod(file.name, 0o755)
-    os.replace(file.name, folder / "bin" / "java")  # others may start it at this moment
-    return folder
+    os.replace(file.name, home / "bin" / name)  # others may start it at this moment
+    return home / "bin" / name
 
 
-Tiered: TypeAlias = Literal["files", "files-or-nodes", "nodes"]
-"""How records in object storage are read."""
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -169,8 +173,8 @@ def read(
         TopicRecreatedError: ``topicId`` is given, and the topic of that name is another one.
         IcecoreError: There is no such topic, or nobody answered in time.
     """
-    if tiered not in get_args(Tiered):
-        raise ConfigurationError(f"tiered is one of {get_args(Tiered)}, not {tiered!r}")
+    if tiered not in TIERED:
+        raise ConfigurationError(f"tiered is one of {', '.join(TIERED)}, not {tiered!r}")
     texts = {name: _text(value) for name, value in options.items()}
     texts |= {"topic": topic, "bootstrap": bootstrap}
     asked = read_options(texts, is_stream=False)
@@ -200,6 +204,7 @@ def _rest(
     ends = {name.lower() for name in (*ENDS, "asOf", "topicId")}
     kept = {name: text for name, text in texts.items() if name.lower() not in ends}
     kept["topicId"] = topic_id.hex()
+    kept["tiered"] = "nodes"
     kept["offsetRanges"] = json.dumps({str(number): list(each) for number, each in spans.items()})
     return spark.read.format("icecore").options(**kept).load()
 

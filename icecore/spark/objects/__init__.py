@@ -1,0 +1,1 @@
+"""Reading tiered records from their objects in a Python process of Spark, without nodes."""
