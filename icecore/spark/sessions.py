@@ -2,8 +2,10 @@
 of a topic in one call."""
 
 import contextlib
+import hashlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -12,6 +14,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from icecore.blocking import Admin
@@ -87,6 +90,42 @@ def _script(folder: str, name: str, text: str) -> Path:
     return home / "bin" / name
 
 
+# --- a Python -------------------------------------------------------------------------------------
+
+# Spark puts an archive of pyspark in front of all that is installed, and it has no compiled
+# modules: each process compiles what it imports, half a second long. A first query of a topic
+# starts four processes, one after the other. Where the archive is that of the pyspark which is
+# installed, a process does as well without.
+
+_PYTHON: Final = """#!/bin/sh
+# Made by icecore: starts Python without the archive of the pyspark that is installed anyway.
+kept=
+IFS=:
+for each in $PYTHONPATH; do
+  case $each in
+    {archives}/*.zip) ;;
+    *) kept=$kept${{kept:+:}}$each ;;
+  esac
+done
+PYTHONPATH=$kept exec {python} "$@"
+"""
+
+
+def python_of(master: str | None, installed: Path) -> str:
+    """The interpreter for processes of Spark: this one.
+
+    Args:
+        master: Of the session. Only a local one has all of its processes on this machine.
+        installed: Folder of the pyspark that is imported here.
+    """
+    archives = installed / "python" / "lib"
+    if not (master or "").startswith("local") or not archives.is_dir():
+        return sys.executable
+    digest = hashlib.sha256(f"{sys.executable}\0{archives}".encode()).hexdigest()[:12]
+    quoted = {"archives": shlex.quote(str(archives)), "python": shlex.quote(sys.executable)}
+    return str(_script(f"python-{digest}", "python", _PYTHON.format(**quoted)))
+
+
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -125,7 +164,8 @@ def session(
     provide_java()
     check_java()
     # Spark starts whatever python3 is on the PATH, which may lack all packages of this one.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = python_of(master, Path(pyspark.__file__).parent)
     builder = SparkSession.builder.appName(app).config(PUSHDOWN, "true")
     if master is not None:
         builder = builder.master(master)
