@@ -126,17 +126,36 @@ class TieredSegment:
         """Blocking."""
         return self._is_proved or hashlib.sha256(data).digest() == sha256
 
-    async def verify(self, also: Callable[[pa.Table], None] | None = None) -> Proved:
+    async def verify(
+        self, also: Callable[[pa.Table], None] | None = None, *, is_bare: bool = False
+    ) -> Proved:
         """Read all of it back and compare: sizes, hashes, and the records themselves.
 
         Args:
             also: Is given the rows of each row group, on a reader thread.
+            is_bare: Do without a Parquet object, where that has no rows.
 
         Raises:
             TieredDamageError: Something is not what the manifest says.
         """
-        manifest = self._manifest
-        parquet, digest, whole = manifest.parquet, ContentDigest(), hashlib.sha256()
+        manifest, digest = self._manifest, ContentDigest()
+        assert not (is_bare and manifest.row_groups)
+        requests, length_bytes = (0, 0) if is_bare else await self._verify_rows(digest, also)
+        if manifest.side is not None:
+            await self._check_size(manifest.side.key, manifest.side.size_bytes)
+            requests += 1
+            async for data in self._side():
+                requests, length_bytes = requests + 1, length_bytes + len(data)
+                await self._executor.run(_digest_batches, digest, data)
+        if digest.digest() != manifest.content_digest:
+            raise TieredDamageError(f"{manifest.parquet.key} has other records than were sealed")
+        return Proved(requests, length_bytes, manifest.records)
+
+    async def _verify_rows(
+        self, digest: ContentDigest, also: Callable[[pa.Table], None] | None
+    ) -> tuple[int, int]:
+        """Read the Parquet object: how many requests and bytes that took."""
+        manifest, parquet, whole = self._manifest, self._manifest.parquet, hashlib.sha256()
         await self._check_size(parquet.key, parquet.size_bytes)
         await self._read_footer()
         requests, length_bytes = 2, parquet.size_bytes - manifest.footer_start
@@ -152,15 +171,7 @@ class TieredSegment:
                     await self._executor.run(also, table)
         if whole.digest() != parquet.sha256:
             raise TieredDamageError(f"{parquet.key} is not what was put")
-        if manifest.side is not None:
-            await self._check_size(manifest.side.key, manifest.side.size_bytes)
-            requests += 1
-            async for data in self._side():
-                requests, length_bytes = requests + 1, length_bytes + len(data)
-                await self._executor.run(_digest_batches, digest, data)
-        if digest.digest() != manifest.content_digest:
-            raise TieredDamageError(f"{parquet.key} has other records than were sealed")
-        return Proved(requests, length_bytes, manifest.records)
+        return requests, length_bytes
 
     async def _check_size(self, key: str, size_bytes: int) -> None:
         found = (await self._store.head(key)).size_bytes

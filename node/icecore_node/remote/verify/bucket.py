@@ -169,12 +169,16 @@ class TopicObjects:
 
     def wrong_size(self, manifest: Manifest) -> str:
         """Return how the listing contradicts a manifest; empty = it does not."""
-        others = self.wrong_index(manifest) or self._wrong(manifest.parquet)
-        return self.wrong_records(manifest) or others
+        rows = "" if self.is_bare(manifest) else self._wrong(manifest.parquet)
+        return self.wrong_records(manifest) or self.wrong_index(manifest) or rows
+
+    def is_bare(self, manifest: Manifest) -> bool:
+        """Return whether a Parquet object without rows is gone: a vacuum takes it, as no table
+        names it, and nobody misses it."""
+        return not manifest.row_groups and manifest.parquet.key not in self.sizes
 
     def wrong_records(self, manifest: Manifest) -> str:
-        """Return the same of objects with records. A Parquet object without rows is none: no table
-        names it, so that a vacuum takes it, and no reader misses it."""
+        """Return the same of objects with records. A Parquet object without rows is none."""
         parts = (manifest.parquet if manifest.row_groups else None, manifest.side)
         return next((why for each in parts if each and (why := self._wrong(each))), "")
 

@@ -138,13 +138,14 @@ class BucketCheck:
         )
         if is_published:
             self._told(manifest.parquet.key)
-            report.problem = found.wrong_size(manifest) or await self._problem(manifest)
+            is_bare = found.is_bare(manifest)
+            report.problem = found.wrong_size(manifest) or await self._problem(manifest, is_bare)
         return report
 
-    async def _problem(self, manifest: Manifest) -> str:
+    async def _problem(self, manifest: Manifest, is_bare: bool) -> str:
         """Return how a copy differs from its manifest; empty = it does not."""
         try:
-            await open_tiered(self._store, manifest, self._executor).verify()
+            await open_tiered(self._store, manifest, self._executor).verify(is_bare=is_bare)
             await self._prove_index(manifest)
         except (TieredDamageError, ObjectMissingError, ObjectTooShortError) as error:
             return error.message
@@ -226,6 +227,8 @@ def strangers(bucket: Bucket, found: TopicObjects) -> Iterator[str]:
     for key in found.without_manifest():
         yield f"{key}: no manifest names it; an upload is under way, or was not finished"
     for each in found.manifests:
+        if found.is_bare(each.manifest):
+            yield f"{each.manifest.parquet.key}: it is gone, had no rows, and is not missed"
         if not bucket.is_ours(each.manifest):
             other = each.manifest.facts.cluster_id.hex()
             yield f"{each.manifest.key}: of cluster {other}, the bucket is {bucket.cluster_id}'s"
