@@ -24,7 +24,7 @@ BENCH_OPTIONS = $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 .DEFAULT_GOAL := help
 .PHONY: help setup proto blocking contract references fmt check $(CHECKS) test test-all demo \
 	bench bench-matrix bench-peers bench-gates bench-install bench-report soak setup-bench setup-demo \
-	setup-etcd setup-minio setup-spark release check-release image test-docker setup-helm check-helm test-kubernetes lock sim sim-mutants model chaos fuzz clean
+	setup-etcd setup-minio setup-spark setup-docs docs release check-release image test-docker setup-helm check-helm test-kubernetes lock sim sim-mutants model chaos fuzz clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,7 +83,7 @@ check-tidy: setup
 test: setup setup-spark ## all tests of this rotation: what computes beside what waits, WORKERS and WAIT_WORKERS each
 	WORKERS=$(WORKERS) WAIT_WORKERS=$(WAIT_WORKERS) $(PY) -m tests.lanes.run
 
-test-all: setup setup-spark ## all tests, nothing left for another rotation; etcd and MinIO are built once
+test-all: setup setup-spark setup-docs ## all tests, nothing left for another rotation; etcd and MinIO are built once
 	@$(MAKE) --no-print-directory setup-minio || echo 'MinIO could not be built: its tests are left out' >&2
 	@$(MAKE) --no-print-directory setup-etcd || echo 'etcd could not be had: its tests are left out' >&2
 	ICECORE_ROTATION=all WORKERS=$(WORKERS) WAIT_WORKERS=$(WAIT_WORKERS) $(PY) -m tests.lanes.run
@@ -125,6 +125,15 @@ setup-spark: setup
 	@$(PY) -c 'import pyspark' 2>/dev/null || \
 		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark]' || \
 		echo 'the extra "spark" could not be installed: tests with Spark are skipped' >&2
+
+# The site needs Sphinx; where it can't be had its test is skipped.
+setup-docs: setup
+	@$(PY) -c 'import furo, myst_parser' 2>/dev/null || \
+		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[docs]' || \
+		echo 'the extra "docs" could not be installed: the site is not built' >&2
+
+docs: setup-docs ## build the documents as a site into build/site; a broken link or anchor fails
+	$(PY) -m scripts.docs_site build/site
 
 setup-minio: ## build MinIO with Go, once for all checkouts: tests and benchmarks of object storage
 	scripts/setup_minio.sh

@@ -1,5 +1,7 @@
 """For tests of programs that use icecore: a real cluster in a fixture, or in a container.
 
+::
+
     # in the file of your fixtures
     pytest_plugins = ["icecore.testing.fixtures"]
 

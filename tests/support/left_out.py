@@ -15,7 +15,11 @@ import pytest
 START = "left out: "
 _NEEDS = "needs "
 _LIBRARY = re.compile(r"could not import '(\w+)'")
-_BROUGHT_BY = {"pyspark": "make setup-spark", "matplotlib": "make setup-bench"}
+_BROUGHT_BY = {
+    "pyspark": "make setup-spark",
+    "matplotlib": "make setup-bench",
+    "sphinx": "make setup-docs",
+}
 """Libraries that ``pytest.importorskip`` asks for."""
 
 
