@@ -147,7 +147,7 @@ setup-demo: setup
 		$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[spark,demo]' || \
 		{ echo 'Spark could not be installed: DEMO_SPARK=0 leaves it out' >&2; exit 1; }
 
-release: setup ## wheel, source archive, chart and their digests into dist/; two builds of a commit are equal
+release: setup ## wheel, source archive, chart, SBOM and their digests into dist/; two builds of a commit are equal
 	$(PY) scripts/build_release.py dist
 
 # Installs from a package index, as users do. PYTHONS="python3.12 /opt/py313/bin/python", SPARK=1 too.

@@ -1,4 +1,4 @@
-"""Build what a release has: wheel, source archive, Helm chart, and a file with their digests.
+"""Build what a release has: wheel, source archive, Helm chart, SBOM, and a file with their digests.
 
     python scripts/build_release.py [FOLDER]
 
@@ -14,10 +14,12 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "icecore"
+LOCK = ROOT / "docker" / "requirements.lock"
 SUMS = "SHA256SUMS"
 OLDEST_S = 315_532_800
 """1980-01-01: a wheel is a ZIP archive, which knows no earlier time."""
@@ -37,6 +39,8 @@ def build(folder: Path) -> list[Path]:
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     if CHART.is_dir():
         pack_chart(CHART, folder, seconds)
+    if LOCK.is_file():
+        list_libraries(LOCK, folder, environment)
     built = sorted(folder.glob("icecore-*"))
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in built]
     (folder / SUMS).write_text("".join(lines))
@@ -69,6 +73,20 @@ def pack_chart(chart: Path, folder: Path, seconds: int) -> Path:
     target = folder / f"{about['name']}-{about['version']}.tgz"
     with target.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=seconds) as file:
         file.write(packed.getvalue())
+    return target
+
+
+def list_libraries(lock: Path, folder: Path, environment: dict[str, str]) -> Path:
+    """Write the SBOM of the image: each locked library with its digests, as CycloneDX.
+
+    Returns its path.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    target = folder / f"{project['name']}-{project['version']}.cdx.json"
+    command = [sys.executable, "-W", "ignore", "-m", "cyclonedx_py", "requirements"]
+    options = ["--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible"]
+    command += [*options, "--output-file", str(target), str(lock)]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
     return target
 
 
