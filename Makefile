@@ -163,13 +163,13 @@ test-docker: setup ## build the image and use it, where a Docker daemon answers:
 	BUILD_OPTIONS='$(BUILD_OPTIONS)' $(PY) -m pytest -q -p no:cacheprovider \
 		tests/deploy/test_image.py tests/deploy/test_container.py
 
-setup-helm: setup ## bring Helm 3 and 4, promtool and the schemas of Kubernetes, once for all checkouts
+setup-helm: setup ## bring Helm 3 and 4, Prometheus and the schemas of Kubernetes, once for all checkouts
 	PYTHON=$(PY) scripts/setup_helm.sh
 
-check-helm: setup ## lint and render the chart, compare it with Kubernetes' schemas, test alerts: after setup-helm
+check-helm: setup ## lint and render the chart, compare it with Kubernetes' schemas, test alerts and Compose file: after setup-helm
 	@test -x $(CACHE)/helm || command -v helm >/dev/null || \
 		echo 'Helm is not here, so the chart is not checked: make setup-helm brings it' >&2
-	$(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_chart.py tests/deploy/test_alerts.py
+	$(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_chart.py tests/deploy/test_alerts.py tests/deploy/test_compose.py
 
 test-kubernetes: setup ## install the chart in the Kubernetes of the current context and break it: ICECORE_TEST_IMAGE=…
 	$(PY) -m pytest -q -s -p no:cacheprovider tests/deploy/test_kubernetes.py

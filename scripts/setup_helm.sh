@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Bring into a cache outside the checkout what `make check-helm` needs: Helm 3 and 4, built with Go; promtool, out of Debian's
-# package; kubernetes-validate, which has the schemas of Kubernetes inside, from the package index. Once: a second run finds them.
-# With an argument only that one: helm, helm4, promtool, kubernetes-validate.
+# Bring into a cache outside the checkout what `make check-helm` needs: Helm 3 and 4 and compose-go, which reads Compose files as Docker
+# does, built with Go; Prometheus and promtool, out of Debian's package; kubernetes-validate, which has the schemas of Kubernetes
+# inside, from the package index. Once: a second run finds them. With an argument only that one: helm, helm4, compose-go, prometheus,
+# kubernetes-validate.
 set -euo pipefail
 
 helm3=v3.22.0
 helm4=v4.3.2
+compose=v2.16.2
 validate=1.37.0
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/icecore
 mkdir -p "$folder"
@@ -15,31 +17,33 @@ is_there() { # name, version
     [ -e "$folder/$1" ] && [ "$(cat "$folder/$1.version" 2>/dev/null)" = "$2" ]
 }
 
-build_helm() { # name, module, version
+build() { # name, module, version
     is_there "$1" "$3" && return
     if ! command -v go >/dev/null; then
         missing+=("$1: there is no Go in PATH (https://go.dev/dl/)")
         return
     fi
-    echo "building Helm $3 into $folder, which takes some minutes"
+    echo "building $1 $3 into $folder, which takes some minutes"
     local work
     work=$(mktemp -d)
     GOBIN=$work CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' "$2@$3"
-    mv "$work/helm" "$folder/$1"
+    mv "$work/$(basename "$2")" "$folder/$1"
     rmdir "$work"
     echo "$3" >"$folder/$1.version"
 }
 
-bring_promtool() {
-    is_there promtool debian && return
-    local work
+bring_prometheus() {
+    is_there promtool debian && is_there prometheus debian && return
+    local work each
     work=$(mktemp -d)
     if (cd "$work" && apt-get download prometheus) >/dev/null 2>&1; then
         dpkg -x "$work"/prometheus_*.deb "$work"
-        mv "$work/usr/bin/promtool" "$folder/promtool"
-        echo debian >"$folder/promtool.version"
+        for each in prometheus promtool; do
+            mv "$work/usr/bin/$each" "$folder/$each"
+            echo debian >"$folder/$each.version"
+        done
     else
-        missing+=("promtool: there is no Debian package 'prometheus'; put promtool into PATH")
+        missing+=("prometheus: there is no Debian package of that name; put prometheus and promtool into PATH")
     fi
     rm -rf "$work"
 }
@@ -56,9 +60,10 @@ bring_validate() {
 }
 
 wanted=${1:-all}
-[[ $wanted =~ ^(all|helm)$ ]] && build_helm helm helm.sh/helm/v3/cmd/helm "$helm3"
-[[ $wanted =~ ^(all|helm4)$ ]] && build_helm helm4 helm.sh/helm/v4/cmd/helm "$helm4"
-[[ $wanted =~ ^(all|promtool)$ ]] && bring_promtool
+[[ $wanted =~ ^(all|helm)$ ]] && build helm helm.sh/helm/v3/cmd/helm "$helm3"
+[[ $wanted =~ ^(all|helm4)$ ]] && build helm4 helm.sh/helm/v4/cmd/helm "$helm4"
+[[ $wanted =~ ^(all|compose-go)$ ]] && build compose-go github.com/compose-spec/compose-go/v2/cmd "$compose"
+[[ $wanted =~ ^(all|prometheus)$ ]] && bring_prometheus
 [[ $wanted =~ ^(all|kubernetes-validate)$ ]] && bring_validate
 for each in "${missing[@]}"; do
     echo "could not be had: $each" >&2
