@@ -172,7 +172,7 @@ check-helm: setup ## lint and render the chart, compare it with Kubernetes' sche
 	$(PY) -m pytest -q -p no:cacheprovider tests/deploy/test_chart.py tests/deploy/test_alerts.py tests/deploy/test_compose.py
 
 test-kubernetes: setup ## install the chart in the Kubernetes of the current context and break it: ICECORE_TEST_IMAGE=…
-	$(PY) -m pytest -q -s -p no:cacheprovider tests/deploy/test_kubernetes.py
+	$(PY) -m pytest -q -s -p no:cacheprovider tests/deploy/test_kubernetes*.py
 
 lock: setup ## choose the exact libraries of the image again, with their digests: docker/requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check 'uv>=0.9'

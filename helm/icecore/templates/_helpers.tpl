@@ -88,10 +88,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
+{{/* Begin of all keys in etcd: no two clusters may have the same. */}}
+{{- define "icecore.etcdPrefix" -}}
+{{ .Values.etcd.prefix | default (printf "icecore/%s/%s/" .Release.Namespace .Release.Name) }}
+{{- end }}
+
 {{- define "icecore.toml" -}}
 {{- $etcd := dict -}}
 {{- with include "icecore.etcdEndpoints" . -}}
-{{- $prefix := $.Values.etcd.prefix | default (printf "icecore/%s/%s/" $.Release.Namespace $.Release.Name) -}}
+{{- $prefix := include "icecore.etcdPrefix" $ -}}
 {{- $etcd = dict "endpoints" . "prefix" $prefix -}}
 {{- if $.Values.etcd.tls.secretName -}}
 {{- $_ := set $etcd "ca_file" "/etc/icecore-etcd/ca.crt" -}}

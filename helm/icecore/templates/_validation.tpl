@@ -46,7 +46,23 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- include "icecore.prefixProblem" . }}
 {{- include "icecore.storageClassProblem" . }}
+{{- end }}
+
+{{/* Two clusters with the same keys in etcd would take each other's metadata for their own. Only a prefix that somebody wrote can be
+another release's: the default names the release. Only where a cluster answers, and where the user may list StatefulSets. */}}
+{{- define "icecore.prefixProblem" -}}
+{{- if and .Values.etcd.prefix .Values.etcd.endpoints -}}
+{{- $own := printf "%s %s" .Values.etcd.endpoints (include "icecore.etcdPrefix" .) -}}
+{{- range (lookup "apps/v1" "StatefulSet" "" "").items -}}
+{{- $release := index (default dict .metadata.labels) "app.kubernetes.io/instance" -}}
+{{- $other := or (ne .metadata.namespace $.Release.Namespace) (ne (default "" $release) $.Release.Name) -}}
+{{- if and $other (eq $own (default "" (index (default dict .metadata.annotations) "icecore.io/etcd"))) }}
+- etcd.prefix is {{ $.Values.etcd.prefix }}, which release {{ $release }} of namespace {{ .metadata.namespace }} uses in the same etcd: two clusters would share their metadata. Choose another prefix, or leave it out.
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Only where a cluster answers: `helm template` sees none. */}}
