@@ -24,6 +24,7 @@ from icecore_coordinator.nodes.node_pushes import Pushes
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.record_json import encode
 from icecore_coordinator.state.records import (
+    CounterRecord,
     NodeRecord,
     PartitionRecord,
     Record,
@@ -98,19 +99,29 @@ def _make(database: Path, segments: int) -> None:
     asyncio.run(store.close())
 
 
-def records_of(segments: int) -> Iterator[Record]:
-    """Yield the records of a cluster with so many sealed segments of one topic."""
+def records_of(segments: int, partitions: int = PARTITIONS) -> Iterator[Record]:
+    """Yield the records of a cluster with so many sealed segments of one topic, and an open one in
+    each partition."""
     rng = random.Random(1)
     for node_id in NODES:
         incarnation = Incarnation(1)
         yield NodeRecord(
             node_id, bytes([node_id]), f"n{node_id}:1", "", incarnation, incarnation, version=1
         )
-    yield TopicRecord(TOPIC, "long", PARTITIONS, SETTINGS, version=1)
-    per_partition = -(-segments // PARTITIONS)
-    for partition in range(PARTITIONS):
-        end = per_partition * RECORDS
-        yield PartitionRecord(TOPIC, partition, next_base_offset=end, version=1)
+    yield TopicRecord(TOPIC, "long", partitions, SETTINGS, version=1)
+    yield CounterRecord("segment_id", segments + partitions + 1, version=1)
+    per_partition = -(-segments // partitions)
+    for partition in range(partitions):
+        tail = _tail(SegmentId(segments + partition + 1), partition, per_partition)
+        yield tail
+        segment = tail.segment
+        yield PartitionRecord(
+            TOPIC,
+            partition,
+            tail_segment_id=segment.segment_id,
+            next_base_offset=segment.base_offset,
+            version=1,
+        )
     for number in range(segments):
         partition, at = divmod(number, per_partition)
         yield SegmentRecord(
@@ -136,3 +147,26 @@ def records_of(segments: int) -> Iterator[Record]:
             rng.randbytes(32),
             1_700_000_000_000 + at,
         )
+
+
+def _tail(segment_id: SegmentId, partition: int, behind: int) -> SegmentRecord:
+    """The open segment behind so many sealed ones."""
+    leader = NODES[partition % 3]
+    return SegmentRecord(
+        Segment(
+            segment_id,
+            TOPIC,
+            "long",
+            partition,
+            SegmentState.ACTIVE,
+            Epoch(2 * behind + 1),
+            SETTINGS,
+            base_offset=behind * RECORDS,
+            leader=leader,
+            leader_incarnation=Incarnation(1),
+            replicas=NODES,
+            isr=NODES,
+            version=2,
+        ),
+        NODES,
+    )

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from icecore.extras import as_one_line
 
@@ -30,17 +30,20 @@ with as_one_line("icecore-coordinator", "server"):
     from icecore.process.log import event
     from icecore.process.server import ServerProcess, run
     from icecore.process.settings import load_from_arguments
+    from icecore.process.status_page import Pages
     from icecore.process.system import SystemClock, SystemRng, opening
     from icecore.rpc.addresses import is_wildcard, split_address
-    from icecore.rpc.ports import Net
+    from icecore.rpc.ports import Clock, Net, Rng
     from icecore.rpc.transports import Transports
     from icecore.v1.admin_pb2 import DescribeClusterResponse
     from icecore_coordinator.config import CoordinatorSettings
     from icecore_coordinator.coordinator import Coordinator
+    from icecore_coordinator.election.ballot import Ballot
     from icecore_coordinator.election.elector import Elector
     from icecore_coordinator.election.etcd_ballot import EtcdBallot
     from icecore_coordinator.metrics import CoordinatorPages
     from icecore_coordinator.standby import StandbyCoordinator
+    from icecore_coordinator.state.cluster_state import ClusterState
     from icecore_coordinator.stores.etcd_follower import EtcdFollower
     from icecore_coordinator.stores.etcd_store import EtcdStore
     from icecore_coordinator.stores.metadata_store import MetadataStore
@@ -58,13 +61,62 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _serve(settings: CoordinatorSettings, process: ServerProcess) -> None:
     net = Transports(insecure_bind=settings.insecure_bind)
-    roles = Roles(net, settings, process)
+    roles = Roles(net, settings, process, CoordinatorMachine(settings))
     try:
         await roles.run()
     finally:
         await process.close()
         await roles.stop()
         await net.close()
+
+
+class Lifetime(Protocol):
+    """What a process knows of its own end, and shows to others (``icecore.process.server``)."""
+
+    async def has_ended(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Wait until ``work`` has ended; False = the process is to end before that."""
+        ...
+
+    def show(self, pages: Callable[[], Pages]) -> None:
+        """Show pages to monitors."""
+        ...
+
+    def say_ready(self, **known: object) -> None:
+        """Say that the process serves."""
+        ...
+
+
+class Surroundings(Protocol):
+    """Whatever a coordinator process has around it but for the network."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def rng(self) -> Rng:
+        """A source of chance for one role."""
+        ...
+
+    async def enter(self) -> str:
+        """Look whether a shared store answers and is the right one; the identity of this process
+        in elections.
+
+        Raises:
+            ConfigurationError: A person has to change settings.
+            StorageError: It does not answer.
+        """
+        ...
+
+    def ballot(self, member: str) -> Ballot:
+        """The election of a shared store."""
+        ...
+
+    def follower(self, state: ClusterState) -> EtcdFollower:
+        """Follows a shared store by this state; not started yet."""
+        ...
+
+    def store(self, follower: EtcdFollower | None) -> MetadataStore:
+        """A new handle of the store, after what has followed it. Raises ConfigurationError."""
+        ...
 
 
 class Roles:
@@ -74,16 +126,22 @@ class Roles:
         net: To nodes and from everyone.
         settings: Of the process.
         process: Knows when it is to end.
+        around: Clock, chance, store and election.
     """
 
-    def __init__(self, net: Net, settings: CoordinatorSettings, process: ServerProcess) -> None:
+    def __init__(
+        self, net: Net, settings: CoordinatorSettings, process: Lifetime, around: Surroundings
+    ) -> None:
         self._net, self._settings, self._process = net, settings, process
+        self._around = around
         self._address = settings.listen
         self._coordinator: Coordinator | None = None
         self._suspended: SuspendedCoordinator | None = None
         self._standby: StandbyCoordinator | None = None
         self._elector: Elector | None = None
         self._follower: EtcdFollower | None = None
+        self._state = ClusterState()
+        """Of the next coordinator that this process is; followed until then."""
         self._is_shown = False
 
     async def run(self) -> None:
@@ -117,25 +175,18 @@ class Roles:
     async def _enter(self) -> bool:
         """Stand in the election; return False when the process is to end before that."""
         settings = self._settings
-        folder, etcd = Path(settings.data), settings.etcd
-        store = self._store()
-        try:
-            assert isinstance(store, EtcdStore)
-            member = member_of(folder, SystemRng())
-            await store.check()
-        finally:
-            await store.close()
+        member = await self._around.enter()
         self._standby = StandbyCoordinator(
             self._net, lambda: self._active_address, lambda: self._trouble
         )
         await self._standby.start(settings.listen, settings.native_listen)
         self._address = self._standby.address
         self._elector = Elector(
-            EtcdBallot(etcd, member),
-            SystemClock(),
+            self._around.ballot(member),
+            self._around.clock,
             member,
             _reached(settings.advertise or self._address),
-            etcd.session_ms,
+            settings.etcd.session_ms,
         )
         self._elector.start()
         return await self._until(self._placed(self._elector))
@@ -157,7 +208,7 @@ class Roles:
                 await standby.start(self._address, self._settings.native_listen)
             self._show()
             event(_log, logging.INFO, "standing_by", active=self._active_address)
-            self._follower = EtcdFollower(self._settings.etcd)
+            self._follower = self._around.follower(self._state)
             self._follower.start()
             if not await self._until(elector.elected.wait()):
                 return False
@@ -206,7 +257,9 @@ class Roles:
     async def _be_suspended(self, why: str) -> bool:
         """Wait for a person who says how suspended metadata go on; return False when this process
         is to stop before that."""
-        self._suspended = SuspendedCoordinator(self._net, self._store(), SystemRng(), why)
+        self._suspended = SuspendedCoordinator(
+            self._net, self._around.store(None), self._around.rng(), why
+        )
         try:
             await self._suspended.start(self._address, self._settings.native_listen)
             return await self._until(self._while_elected(self._suspended.outdated.wait()))
@@ -228,22 +281,19 @@ class Roles:
 
     def _make(self) -> Coordinator:
         settings = self._settings
+        state, self._state = self._state, ClusterState()
         return Coordinator(
             self._net,
-            self._store(self._follower),
-            SystemClock(),
-            SystemRng(),
+            self._around.store(self._follower),
+            self._around.clock,
+            self._around.rng(),
             settings.waits,
             settings.topic_defaults,
             settings.reclaim_slack_bytes,
             is_new_cluster=settings.new_cluster,
+            state=state,
             may_act=_always if self._elector is None else self._elector.is_sure,
         )
-
-    def _store(self, follower: EtcdFollower | None = None) -> MetadataStore:
-        folder = Path(self._settings.data)
-        with opening(folder):
-            return open_store(folder, self._settings.etcd, SystemRng(), follower)
 
     # --- what others see ------------------------------------------------------------------------
 
@@ -314,6 +364,46 @@ def _reached(address: str) -> str:
 
 def _always() -> bool:
     return True
+
+
+class CoordinatorMachine:
+    """The surroundings of a real process (``Surroundings``).
+
+    Args:
+        settings: Of the process.
+    """
+
+    def __init__(self, settings: CoordinatorSettings) -> None:
+        self._folder, self._etcd = Path(settings.data), settings.etcd
+        self.clock = SystemClock()
+
+    def rng(self) -> SystemRng:
+        """See ``Surroundings.rng``."""
+        return SystemRng()
+
+    async def enter(self) -> str:
+        """See ``Surroundings.enter``. The identity is that of the data folder."""
+        store = self.store(None)
+        try:
+            assert isinstance(store, EtcdStore)
+            member = member_of(self._folder, SystemRng())
+            await store.check()
+        finally:
+            await store.close()
+        return member
+
+    def ballot(self, member: str) -> EtcdBallot:
+        """See ``Surroundings.ballot``."""
+        return EtcdBallot(self._etcd, member)
+
+    def follower(self, state: ClusterState) -> EtcdFollower:
+        """See ``Surroundings.follower``."""
+        return EtcdFollower(self._etcd, state)
+
+    def store(self, follower: EtcdFollower | None) -> MetadataStore:
+        """See ``Surroundings.store``."""
+        with opening(self._folder):
+            return open_store(self._folder, self._etcd, SystemRng(), follower)
 
 
 if __name__ == "__main__":

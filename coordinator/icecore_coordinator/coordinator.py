@@ -46,6 +46,7 @@ from icecore_coordinator.services.producer_admin import ProducerAdmin
 from icecore_coordinator.services.snapshot_admin import SnapshotAdmin
 from icecore_coordinator.services.tier_admin import TierAdmin, TieredCopies
 from icecore_coordinator.services.topic_mirroring import TopicMirroring
+from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
@@ -111,6 +112,7 @@ class Coordinator:
         topic_defaults: Settings of topics whose creation does not say them.
         reclaim_slack_bytes: Deleting less than this may show nothing on a full disk.
         is_new_cluster: Whether a person said that an empty store is to be a new cluster.
+        state: By which this process has followed the store until now, if it has.
         may_act: Whether no other coordinator can have been elected by now; asked at each act.
     """
 
@@ -125,10 +127,11 @@ class Coordinator:
         reclaim_slack_bytes: int = RECLAIM_SLACK_BYTES,
         *,
         is_new_cluster: bool = False,
+        state: ClusterState | None = None,
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         timing = timing or Timing()
-        self.ledger = Ledger(store, rng, may_act)
+        self.ledger = Ledger(store, rng, may_act, state)
         self.live = Liveness()
         self.heard = ReportedState(self.ledger.state)
         self.alerts = Alerts(clock)

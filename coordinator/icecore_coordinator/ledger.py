@@ -6,10 +6,8 @@ node in between must decide again from here, which is why decisions are function
 """
 
 import asyncio
-import gc
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from icecore.errors import (
@@ -19,6 +17,7 @@ from icecore.errors import (
     SupersededError,
     UnavailableError,
 )
+from icecore.process.garbage import without_collector
 from icecore.process.log import event
 from icecore.rpc.ports import Rng
 from icecore_coordinator.state.cluster_state import ClusterState, Decision
@@ -30,8 +29,11 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-RECORDS_PER_PAGE = 1_000
-"""Read at once by a start: what is stored takes as much room as what is made of it."""
+RECORDS_PER_PAGE = 10_000
+"""Read at once by a start: what is stored takes as much room as what is made of it; and etcd counts
+all that is behind a page, for each page."""
+RECORDS_PER_TURN = 500
+"""Decoded at once: the election must not wait for it."""
 OPERATIONS_PER_TXN = 100
 """etcd allows 128 operations in a transaction; a change of its own may be larger than this."""
 
@@ -63,15 +65,20 @@ class Ledger:
     """The committed state of the cluster and the only way to change it."""
 
     def __init__(
-        self, store: MetadataStore, rng: Rng, may_act: Callable[[], bool] = lambda: True
+        self,
+        store: MetadataStore,
+        rng: Rng,
+        may_act: Callable[[], bool] = lambda: True,
+        state: ClusterState | None = None,
     ) -> None:
         """
         Args:
             store: Of the metadata.
             rng: Of identities.
             may_act: Whether no other coordinator can have been elected by now.
+            state: By which this process has followed the store until now, if it has.
         """
-        self.state = ClusterState()
+        self.state = ClusterState() if state is None else state
         self.lost: asyncio.Event = asyncio.Event()
         """Set when this process is no coordinator any more and must end."""
         self.why_lost = "another coordinator took over, or the metadata store failed"
@@ -94,11 +101,14 @@ class Ledger:
         """Called with the reason whenever the store has no room for a change."""
 
     async def open(self) -> None:
-        """Become the writer, read everything, name the cluster if it is new."""
-        self.state.coordinator_epoch = await self._store.acquire_coordinator_epoch()
+        """Become the writer, know everything that is stored, name the cluster if it is new."""
+        coordinator_epoch = await self._store.acquire_coordinator_epoch()
+        if not self._store.is_followed:
+            ClusterState.__init__(self.state)
+            with without_collector():
+                await self._read()
+        self.state.coordinator_epoch = coordinator_epoch
         self.state.metadata_revision = self._store.revision
-        with _without_collector():
-            await self._read()
         if self.state.cluster is None:
             cluster = ClusterRecord(self._rng.bytes(16), version=1)
             await self.decide(lambda state: Change((cluster,)))
@@ -107,7 +117,10 @@ class Ledger:
         for cls in RECORD_TYPES:
             after = ""
             while stored := await self._store.scan(cls.prefix, after, RECORDS_PER_PAGE):
-                self.state.load((cls, each.value, each.version) for each in stored)
+                for at in range(0, len(stored), RECORDS_PER_TURN):
+                    part = stored[at : at + RECORDS_PER_TURN]
+                    self.state.load((cls, each.value, each.version) for each in part)
+                    await asyncio.sleep(0)
                 after = stored[-1].key
 
     def subscribe(self, listener: Callable[[Change], None]) -> None:
@@ -309,19 +322,6 @@ async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
         raise asyncio.CancelledError
     if error is not None:
         raise error
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Nothing of what is read is garbage: to look through all of it again and again, as it grows,
-    takes a sixth of a start."""
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def _nothing() -> None:

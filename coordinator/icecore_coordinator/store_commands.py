@@ -26,6 +26,7 @@ from icecore.process.system import SystemClock, SystemRng
 from icecore_coordinator.config import CoordinatorSettings
 from icecore_coordinator.state.cluster_state import ClusterState, live_topics
 from icecore_coordinator.state.records import RECORD_TYPES, Record
+from icecore_coordinator.state.stored_keys import type_of
 from icecore_coordinator.stores.metadata_store import MetadataStore, Stored
 from icecore_coordinator.stores.store_choice import SQLITE_FILE, open_store
 
@@ -110,18 +111,12 @@ async def restore(store: MetadataStore, path: Path) -> StoredMetadata:
 
 def _loaded(entries: Sequence[BackupEntry]) -> ClusterState:
     """The state that a coordinator makes of them. Raises InternalError for what it can't read."""
-    types = sorted(RECORD_TYPES, key=lambda each: len(each.prefix), reverse=True)
     state = ClusterState()
-
-    def type_of(key: str) -> type[Record]:
-        for each in types:
-            if key.startswith(each.prefix):
-                return each
-        raise InternalError(f"no version of this program stores {key[:100]!r}")
-
     by_type: dict[type[Record], list[BackupEntry]] = {each: [] for each in RECORD_TYPES}
     for entry in entries:
-        by_type[type_of(entry.key)].append(entry)
+        if (cls := type_of(entry.key)) is None:
+            raise InternalError(f"no version of this program stores {entry.key[:100]!r}")
+        by_type[cls].append(entry)
     for cls, found in by_type.items():
         state.load((cls, each.value, each.version) for each in found)
     if state.cluster is None:

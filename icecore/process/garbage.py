@@ -8,7 +8,8 @@ more rarely where it takes more than a share of the time, and as ever where it t
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 FULL_SHARE_MAX: Final = 0.01
@@ -70,3 +71,16 @@ def collect_if_short() -> None:
     bounds = [each for each in gc.callbacks if isinstance(each, FullCollections)]
     if all(each.took_s <= PAUSE_S_MAX for each in bounds):
         gc.collect()
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Where nothing of what is made is garbage: to look through all of it again and again, as it
+    grows, takes a sixth of the start of a coordinator."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()

@@ -10,10 +10,14 @@ import random
 from typing import Any, cast
 
 from icecore.errors import IcecoreError
+from icecore.model import ProducerId
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.election.elector import Elector
 from icecore_coordinator.election.etcd_ballot import EtcdBallot
 from icecore_coordinator.ledger import Tenure
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.record_json import encode
+from icecore_coordinator.state.records import Change, ProducerRecord
 from icecore_coordinator.stores.etcd_follower import EtcdFollower
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.metadata_store import Stored
@@ -77,7 +81,8 @@ class Member:
         self.elector = elector
         elector.start()
         while True:
-            follower = EtcdFollower(settings)
+            state = ClusterState()
+            follower = EtcdFollower(settings, state)
             follower._client = self._client()
             follower.start()
             await elector.elected.wait()
@@ -86,28 +91,33 @@ class Member:
             store._client = self._client()
             tenure = Tenure(elector.is_sure, lambda _: None)
             try:
-                await self._act(store, tenure)
+                await self._act(store, state, tenure)
             except IcecoreError as error:
                 self.world.loop.trace(f"{self.process} acts no more: {error.message}")
             await follower.stop()
             elector.resign()
 
-    async def _act(self, store: EtcdStore, tenure: Tenure) -> None:
+    async def _act(self, store: EtcdStore, state: ClusterState, tenure: Tenure) -> None:
         await store.acquire_coordinator_epoch()
-        found = await store.scan("")
+        if not store.is_followed:
+            ClusterState.__init__(state)
+            stored = await store.scan("")
+            state.load((ProducerRecord, each.value, each.version) for each in stored)
         head = store._head
         if head is not None and self.world.is_head(head.encode()):
-            self.world.followed += store._followed is not None
-            self.world.compare(self.name, found, self.world.truth())
-        versions = {each.key: each.version for each in found}
+            self.world.followed += store.is_followed
+            self.world.compare(self.name, stored_in(state), self.world.truth())
         while True:
             tenure.check()
             self.world.note_act(self)
-            key = f"k/{self.world.rng.randrange(_KEYS)}"
-            gone = [key] if key in versions and self.world.rng.random() < 0.05 else []
-            puts = [] if gone else [(key, f"{self.name} {self.acts}")]
-            await store.txn([], puts, gone)
-            versions[key] = 0
+            name = f"k/{self.world.rng.randrange(_KEYS)}"
+            old = state.producers.get(name)
+            is_gone = old is not None and self.world.rng.random() < 0.05
+            new = ProducerRecord(name, ProducerId(self.acts), version=old.version + 1 if old else 1)
+            change = Change((), (old,)) if old and is_gone else Change((new,))
+            puts = [(each.key, encode(each)) for each in change.puts]
+            await store.txn([], puts, [each.key for each in change.deletes])
+            state.apply(change)
             self.acts += 1
             await asyncio.sleep(_ACT_S)
 
@@ -204,6 +214,12 @@ class ElectionWorld:
             version, _, value = row.value.decode().partition(" ")
             found.append(Stored(row.key[len(begin) :].decode(), value, int(version)))
         return found
+
+
+def stored_in(state: ClusterState) -> list[Stored]:
+    """All records of a state, as they are stored."""
+    found = state.producers.values()
+    return sorted(Stored(each.key, encode(each), each.version) for each in found)
 
 
 def run_election(seed: int) -> list[str]:

@@ -178,6 +178,11 @@ class SimMetadataStore:
         """See MetadataStore."""
         return self._inner.revision
 
+    @property
+    def is_followed(self) -> bool:
+        """See MetadataStore."""
+        return self._inner.is_followed
+
     async def get(self, key: str) -> Stored | None:
         """See MetadataStore."""
         await self._begin()

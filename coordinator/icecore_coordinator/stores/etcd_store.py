@@ -45,7 +45,7 @@ from icecore_coordinator.stores.etcd_messages import (
     put,
     read,
 )
-from icecore_coordinator.stores.followed_records import FollowedRecords, stored_of
+from icecore_coordinator.stores.followed_records import stored_of
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ OPERATIONS_MAX: Final = 128
 """etcd's limit for conditions and for operations (``--max-txn-ops``), each with the head."""
 BYTES_MAX: Final = 1 << 20
 """Keys and values of one transaction; etcd allows a request of 1.5 MiB."""
-ROWS_PER_PAGE: Final = 1_000
+ROWS_PER_PAGE: Final = 10_000
+"""etcd counts the rest of a range for each page, so many small pages take it a square of time."""
 
 Rows = list[tuple[str, str | None]]
 """Keys with what is stored there from now on; None = nothing."""
@@ -68,7 +69,7 @@ class EtcdStore:
         rng: Of identities.
         known_store: Identity of the metadata that must be there; empty = any, or none yet.
         remember: Called with the identity of those that this handle is the writer of.
-        follower: Has followed the metadata until now; None = they are read.
+        follower: Has followed the metadata until now; None = nobody has.
     """
 
     def __init__(
@@ -85,8 +86,7 @@ class EtcdStore:
         self._known_store = known_store
         self._remember = remember
         self._follower = follower
-        self._followed: FollowedRecords | None = None
-        """All records, until the first change by this handle."""
+        self.is_followed = False
         self._prefix = settings.prefix.encode()
         self._head_key = self._prefix + HEAD
         self._records = self._prefix + RECORDS
@@ -123,8 +123,8 @@ class EtcdStore:
             if mine.staged:
                 await self._move_staged()
             if self._follower is not None:
-                self._followed = await self._follower.hand_over(self._owned())
-                self._ahead = self._followed.ahead if self._followed else {}
+                ahead = await self._follower.hand_over(self._owned())
+                self.is_followed, self._ahead = ahead is not None, ahead or {}
         return CoordinatorEpoch(mine.epoch)
 
     async def check(self) -> None:
@@ -145,8 +145,6 @@ class EtcdStore:
 
     async def scan(self, prefix: str, after: str = "", limit: int = 0) -> list[Stored]:
         """See ``MetadataStore.scan``."""
-        if self._followed is not None:
-            return self._followed.scan(prefix, after, limit)
         end = end_of(self._key(prefix))
         # A NUL makes the next key: nothing lies between the two.
         begin = self._key(after) + b"\0" if after >= prefix and after else self._key(prefix)
@@ -169,7 +167,6 @@ class EtcdStore:
         """See ``MetadataStore.txn``."""
         async with self._lock:
             head = await self._ready()
-            self._followed = None if puts or deletes else self._followed
             expected = {each.key: each.version for each in compares}
             if len(expected) != len(set(compares)):
                 return False  # two versions of one key
@@ -194,7 +191,7 @@ class EtcdStore:
     ) -> None:
         """See ``MetadataStore.adopt``."""
         async with self._lock:
-            head, self._followed = self._owned(), None
+            head = self._owned()
             gone = set(deletes).difference(each.key for each in puts)
             rows = _rows({each.key: f"{each.version} {each.value}" for each in puts}, gone)
             after = replace(
@@ -206,7 +203,7 @@ class EtcdStore:
 
     async def close(self) -> None:
         """See ``MetadataStore.close``."""
-        self._head = self._followed = None
+        self._head = None
         await self._client.close()
 
     # --- the head -------------------------------------------------------------------------------

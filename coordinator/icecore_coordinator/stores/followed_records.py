@@ -1,13 +1,16 @@
-"""The records of a standby: read once, and kept up with what etcd tells of each change (R122).
+"""The state of a standby: read once, and kept up with what etcd tells of each change (R122).
 
-No input is waited for here. A change of etcd has all rows of one change of metadata and the head,
-which counts changes; so a hole in what is told shows as a head that counts on by more than one.
+It is what a coordinator works with, so a take-over decodes nothing. No input is waited for here. A
+change of etcd has all rows of one change of metadata and the head, which counts changes; so a hole
+in what is told shows as a head that counts on by more than one.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Any
 
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.records import Change, Record
+from icecore_coordinator.state.stored_keys import count_of, record_at, type_of
 from icecore_coordinator.stores.etcd_layout import HEAD, RECORDS, EtcdHead
 from icecore_coordinator.stores.etcd_messages import DELETED
 from icecore_coordinator.stores.metadata_store import Stored
@@ -18,31 +21,37 @@ class FollowedRecords:
 
     Args:
         prefix: Of all keys of the cluster.
+        state: Becomes what they make.
     """
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, prefix: bytes, state: ClusterState) -> None:
         self._head_key, self._record_keys = prefix + HEAD, prefix + RECORDS
-        self._rows: dict[str, Stored] = {}
-        self._keys: list[str] | None = None
-        """In order; None = not made since the last change."""
+        self._strange: set[str] = set()
+        """Keys of records that this version does not know."""
+        self.state = state
         self.ahead: dict[str, int] = {}
         """How far versions are ahead of etcd's own counts; those that are level are not in."""
         self.head: EtcdHead | None = None
         """None = there are no metadata yet."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return count_of(self.state) + len(self._strange)
 
     def begin(self) -> None:
         """Forget everything: all is read again."""
-        self._rows.clear()
+        ClusterState.__init__(self.state)
+        self._strange.clear()
         self.ahead.clear()
-        self._keys, self.head = None, None
+        self.head = None
 
     def load(self, rows: Iterable[Any]) -> None:
-        """Take rows of etcd as they were read, all as of one moment. Raises ConfigurationError."""
-        for row in rows:
-            self._put(row)
+        """Take rows of etcd as they were read, all as of one moment.
+
+        Raises:
+            ConfigurationError: The head is none that this version reads.
+            InternalError: A record is none.
+        """
+        self.state.load(filter(None, map(self._put, rows)))
 
     def change(self, events: Iterable[Any]) -> bool:
         """Take what one change of etcd did.
@@ -51,42 +60,38 @@ class FollowedRecords:
             False where changes are missing in between: all has to be read again.
 
         Raises:
-            ConfigurationError: The head is none that this version reads.
+            ConfigurationError, InternalError: As ``load``; what was taken is of no use then.
         """
-        before, is_head_gone = self.head, False
+        before, puts, gone = self.head, list[Any](), list[bytes]()
         for each in events:
-            if each.type != DELETED:
-                self._put(each.kv)
-            elif each.kv.key.startswith(self._record_keys):
-                key = self._name(each.kv.key)
-                self._rows.pop(key, None)
-                self.ahead.pop(key, None)
-                self._keys = None
-            is_head_gone |= each.type == DELETED and each.kv.key == self._head_key
-        return not is_head_gone and _follows(before, self.head)
+            if each.type == DELETED:
+                gone.append(each.kv.key)
+            else:
+                puts.append(each.kv)
+        # First what goes, as where it was decided (``ClusterState.apply``).
+        deletes = [found for key in gone if (found := self._remove(key)) is not None]
+        self.state.apply(Change(deletes=tuple(deletes)))
+        self.load(puts)
+        return self._head_key not in gone and _follows(before, self.head)
 
-    def scan(self, prefix: str, after: str, limit: int) -> list[Stored]:
-        """See ``MetadataStore.scan``."""
-        if self._keys is None:
-            self._keys = sorted(self._rows)
-        keys = self._keys
-        is_on = after != "" and after >= prefix
-        begin = bisect_right(keys, after) if is_on else bisect_left(keys, prefix)
-        found: list[Stored] = []
-        for at in range(begin, len(keys)):
-            if not keys[at].startswith(prefix) or (limit and len(found) == limit):
-                break
-            found.append(self._rows[keys[at]])
-        return found
+    def _remove(self, key: bytes) -> Record | None:
+        if not key.startswith(self._record_keys):
+            return None
+        name = self._name(key)
+        self._strange.discard(name)
+        self.ahead.pop(name, None)
+        return record_at(self.state, name)
 
-    def _put(self, row: Any) -> None:
+    def _put(self, row: Any) -> tuple[type[Record], str, int] | None:
+        """The record of a row, as ``ClusterState.load`` takes it."""
         if row.key == self._head_key:
             self.head = EtcdHead.decode(row.value)
         elif row.key.startswith(self._record_keys):
             stored = stored_of(self._name(row.key), row, self.ahead)
-            if stored.key not in self._rows:
-                self._keys = None
-            self._rows[stored.key] = stored
+            if (cls := type_of(stored.key)) is not None:
+                return cls, stored.value, stored.version
+            self._strange.add(stored.key)
+        return None
 
     def _name(self, key: bytes) -> str:
         return key[len(self._record_keys) :].decode()

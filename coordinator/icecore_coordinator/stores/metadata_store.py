@@ -45,6 +45,12 @@ class MetadataStore(Protocol):
         at least 1. It is stored in the transaction of each change (etcd's ``revision``)."""
         ...
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether the state by which this process has followed the store is that of its coordinator
+        epoch. Else all is to be read."""
+        ...
+
     async def get(self, key: str) -> Stored | None:
         """The stored value, None when the key is absent."""
         ...

@@ -74,6 +74,7 @@ class SqliteStore:
     def __init__(self, database: SqliteDatabase | Path | str) -> None:
         self._coordinator_epoch = 0
         self._revision = 1
+        self.is_followed = False  # a file has one process, so nobody else follows it
         self._is_owner = not isinstance(database, SqliteDatabase)
         self._database = (
             database if isinstance(database, SqliteDatabase) else SqliteDatabase(database)
