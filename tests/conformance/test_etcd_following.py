@@ -2,13 +2,17 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from icecore.model import ProducerId
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import EtcdSettings
+from icecore_coordinator.state.cluster_state import ClusterState
+from icecore_coordinator.state.record_json import encode
+from icecore_coordinator.state.records import ProducerRecord
 from icecore_coordinator.stores import etcd_follower
 from icecore_coordinator.stores.etcd_client import EtcdClient
 from icecore_coordinator.stores.etcd_follower import EtcdFollower
@@ -27,7 +31,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMembers]:
 
 
 class World:
-    """A store that changes, and one that follows."""
+    """A store that changes, and one that follows. The records are producers, by name."""
 
     def __init__(self, etcd: EtcdMembers) -> None:
         prefix = f"following/{next(_numbers)}/"
@@ -35,18 +39,30 @@ class World:
             endpoints=etcd.endpoints[0], prefix=prefix, session_ms=2_000, attempt_ms=500
         )
         self.active = EtcdStore(self.settings, SystemRng())
-        self.follower = EtcdFollower(self.settings)
+        self.state = ClusterState()
+        self.follower = EtcdFollower(self.settings, self.state)
         self.opened: list[EtcdStore] = [self.active]
+        self._versions: dict[str, int] = {}
+
+    async def put(self, names: Iterable[str], value: int, gone: Iterable[str] = ()) -> None:
+        """One change of metadata by the active one."""
+        puts = [self.record(name, value) for name in names]
+        await self.active.txn([], [(each.key, each.value) for each in puts], [*map(key_of, gone)])
+
+    def record(self, name: str, value: int, version: int = 0) -> Stored:
+        """As it is stored next."""
+        version = self._versions[name] = version or self._versions.get(name, 0) + 1
+        return stored(ProducerRecord(name, ProducerId(value), version=version))
 
     async def take_over(self) -> tuple[EtcdStore, list[Stored], bool]:
         """Become the writer: all records, and whether that took no read of them."""
         store = EtcdStore(self.settings, SystemRng(), follower=self.follower)
         self.opened.append(store)
         await store.acquire_coordinator_epoch()
-        found = await store.scan("")
-        was_followed = store._followed is not None
+        is_followed = store.is_followed
+        found = map(stored, self.state.producers.values()) if is_followed else await store.scan("")
         await self.follower.stop()
-        return store, found, was_followed
+        return store, sorted(found), is_followed
 
     async def truth(self) -> list[Stored]:
         store = EtcdStore(self.settings, SystemRng())
@@ -57,6 +73,14 @@ class World:
         await self.follower.stop()
         for store in self.opened:
             await store.close()
+
+
+def key_of(name: str) -> str:
+    return f"producer/{name}"
+
+
+def stored(record: ProducerRecord) -> Stored:
+    return Stored(record.key, encode(record), record.version)
 
 
 @pytest.fixture
@@ -75,37 +99,35 @@ async def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
-def many(count: int, value: str) -> list[tuple[str, str]]:
-    return [(f"segment/{number:05d}", value) for number in range(count)]
+def many(count: int) -> list[str]:
+    return [f"{number:05d}" for number in range(count)]
 
 
 async def test_what_was_there_and_what_came_since_is_handed_over(world: World) -> None:
     """Also a change that is larger than a transaction of etcd, deletions, and what is adopted."""
-    store = world.active
-    await store.txn([], many(1_500, "before"))
+    await world.put(many(1_500), 1)
     world.follower.start()
     await until(lambda: len(world.follower._records) == 1_500)
-    await store.txn([Compare("segment/00001", 1)], [("segment/00001", "changed")])
-    await store.txn([], many(300, "staged"), ["segment/00400"])
-    await store.txn([], [], ["segment/00002"])
-    await store.adopt([Stored("a", "adopted", 70)], ["segment/00003"], 9, store.revision + 50)
-    await store.txn([Compare("a", 70)], [("a", "after")])
+    await world.put(["00001"], 2)
+    await world.put(many(300), 3, ["00400"])
+    await world.put([], 0, ["00002"])
+    store, adopted = world.active, world.record("a", 4, version=70)
+    await store.adopt([adopted], [key_of("00003")], 9, store.revision + 50)
+    await world.put(["a"], 5)
     after, found, was_followed = await world.take_over()
     assert found == await world.truth()
     assert was_followed
-    assert Stored("a", "after", 71) in found
-    assert await after.txn([Compare("a", 71)], [("a", "mine")])  # versions that were adopted
-    assert await after.scan("segment/", "segment/01490", 5) == [
-        Stored(f"segment/{number:05d}", "before", 1) for number in range(1491, 1496)
-    ]
+    assert [each.version for each in found if each.key == key_of("a")] == [71]
+    again = world.record("a", 6)
+    assert await after.txn([Compare(again.key, 71)], [(again.key, again.value)])
+    assert world.state.coordinator_epoch == 0  # that is the ledger's to say
 
 
 async def test_a_change_in_the_middle_of_the_first_read_is_not_missed(world: World) -> None:
-    store = world.active
-    await store.txn([], many(1_200, "before"))
+    await world.put(many(1_200), 1)
     world.follower.start()
     for number in range(30):
-        await store.txn([], [(f"segment/{number * 40:05d}", "new"), (f"x/{number}", "x")])
+        await world.put([f"{number * 40:05d}", f"x/{number}"], 2)
     _, found, _ = await world.take_over()
     assert found == await world.truth()
 
@@ -115,13 +137,13 @@ async def test_a_history_that_was_shortened_is_read_anew(
 ) -> None:
     """The standby stands still while its next revision is compacted."""
     store = world.active
-    await store.txn([], many(10, "before"))
+    await world.put(many(10), 1)
     world.follower.start()
     await until(lambda: len(world.follower._records) == 10)
     assert world.follower._task is not None
     world.follower._task.cancel()
     for number in range(5):
-        await store.txn([], [(f"y/{number}", "y")])
+        await world.put([f"y/{number}"], 2)
     answer = await store._client.range(b"x")
     body = {"revision": answer.header.revision, "physical": True}
     await asyncio.to_thread(etcd.post, "/v3/kv/compaction", body)
@@ -132,14 +154,13 @@ async def test_a_history_that_was_shortened_is_read_anew(
 
 
 async def test_a_watch_that_breaks_goes_on_where_it_was(world: World, etcd: EtcdMembers) -> None:
-    store = world.active
-    await store.txn([], many(10, "before"))
+    await world.put(many(10), 1)
     world.follower.start()
     await until(lambda: len(world.follower._records) == 10)
     etcd.kill(0)
     etcd.start_member(0)
     await asyncio.to_thread(etcd.wait_ready, 0)
-    await store.txn([], [("z", "z")])
+    await world.put(["z"], 2)
     _, found, was_followed = await world.take_over()
     assert found == await world.truth()
     assert was_followed
@@ -149,14 +170,13 @@ async def test_many_changes_that_are_told_at_once_are_no_hole(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A standby that was away for a while reads nothing again."""
-    store = world.active
-    await store.txn([], many(10, "before"))
+    await world.put(many(10), 1)
     world.follower.start()
     await until(lambda: len(world.follower._records) == 10)
     assert world.follower._task is not None
     world.follower._task.cancel()
     for number in range(20):
-        await store.txn([], [(f"y/{number}", "y"), ("segment/00001", f"{number}")])
+        await world.put([f"y/{number}", "00001"], number)
     reads: list[int] = []
     read_all = world.follower._read_all
 
@@ -176,8 +196,8 @@ async def test_what_is_missing_is_noticed_and_read(
     world: World, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     """etcd itself has lost events: a whole change, or one record of it."""
-    store, real = world.active, EtcdClient.watch
-    record = world.settings.prefix.encode() + b"record/lost"
+    real = EtcdClient.watch
+    record = world.settings.prefix.encode() + b"record/producer/lost"
 
     async def lossy(self: Any, *given: Any) -> Any:
         async for answer in real(self, *given):
@@ -193,10 +213,10 @@ async def test_what_is_missing_is_noticed_and_read(
     monkeypatch.setattr(EtcdClient, "watch", lossy)
     monkeypatch.setattr(etcd_follower, "_BARRIER_S", 0.3)
     first = "lost" if lost == "a value" else "before"
-    await store.txn([], [(first, "b")])
+    await world.put([first], 1)
     world.follower.start()
     await until(lambda: len(world.follower._records) == 1)
-    await store.txn([], [("lost", "l")])
+    await world.put(["lost"], 2)
     _, found, was_followed = await world.take_over()
     assert found == await world.truth()
     assert not was_followed
@@ -206,6 +226,6 @@ async def test_nobody_waits_for_a_follower_that_hears_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_follower, "_BARRIER_S", 0.1)
-    await world.active.txn([], many(3, "x"))
+    await world.put(many(3), 1)
     _, found, was_followed = await world.take_over()  # it was never started
     assert (found, was_followed) == (await world.truth(), False)
