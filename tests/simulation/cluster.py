@@ -23,6 +23,7 @@ from icecore_node.remote.ports import BucketMemory, TierPorts
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.disks import Disk
 from tests.simulation import operator, shells
+from tests.simulation.coordinators import Coordinators
 from tests.simulation.disk import SimDisk, SimFileSystem
 from tests.simulation.executor import SimExecutor
 from tests.simulation.history import History, WatermarkSeen
@@ -144,6 +145,7 @@ class World:
         shuffle: See SimLoop.
         data_dirs: Disks of each node, one or two.
         begins_at_nodes: Whether clients are given addresses of nodes only.
+        standbys: Coordinators beside the first one; their metadata are in etcd then.
     """
 
     adopts = False
@@ -160,6 +162,7 @@ class World:
         shuffle: float = 0.0,
         data_dirs: int = 1,
         begins_at_nodes: bool = False,
+        standbys: int = 0,
     ) -> None:
         self.seed = seed
         self.begins_at_nodes = begins_at_nodes
@@ -216,6 +219,8 @@ class World:
         """Coordinators that another one took over from."""
         self._skews: dict[str, Skew] = {}
         self.metadata = shells.metadata_database()
+        self.standing = Coordinators(self, 1 + standbys) if standbys else None
+        """The coordinators, where they stand by for each other."""
         self._lives: dict[str, int] = {}
         self._wanted: set[str] = set()
         """Names of the processes that are restarted when they end by themselves."""
@@ -226,6 +231,8 @@ class World:
         """Run a scenario to its end; the garbage collector waits, for its times are not ours."""
         gc.collect()
         gc.disable()
+        if self.standing:
+            self.standing.begin()
         root = logging.getLogger()
         handlers, level = root.handlers, root.level
         root.handlers = [self.log]
@@ -257,18 +264,50 @@ class World:
         """How many processes of this name there were."""
         return self._lives.get(name, 0)
 
+    @property
+    def coordinators(self) -> list[str]:
+        """Names of their processes."""
+        return self.standing.names if self.standing else [COORDINATOR]
+
+    @property
+    def coordinator_address(self) -> str:
+        """The addresses of all coordinators, as a client or a node is given them."""
+        return ",".join(map(shells.coordinator_address, self.coordinators))
+
+    def who(self, name: str) -> str:
+        """The process that is meant: ``COORDINATOR`` is the one that acts."""
+        return self.standing.acting if self.standing and name == COORDINATOR else name
+
+    def _all(self, name: str) -> list[str]:
+        """The processes that are meant when something comes back."""
+        return self.coordinators if name == COORDINATOR else [name]
+
     def is_up(self, name: str) -> bool:
-        """Return whether a process of this name runs (or is paused)."""
+        """Return whether all processes of this name run (or are paused)."""
+        return all(map(self._is_up, self._all(name)))
+
+    def _is_up(self, name: str) -> bool:
         process = self.processes.get(name)
         return process is not None and process.alive
 
     # --- starting -----------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Start a node or the coordinator; it is kept running until ``kill``."""
+        """Start a node or the coordinator; it is kept running until ``kill``. Of coordinators that
+        stand by all start that are down."""
+        for each in self._all(name):
+            if name == each or not self._is_up(each):
+                self._start(each)
+
+    def _start(self, name: str) -> None:
         self._wanted.add(name)
         process = self.name_process(name)
-        main = self._coordinator(process) if name == COORDINATOR else self._node(process)
+        if name in self.hosts:
+            main = self._node(process)
+        elif self.standing:
+            main = self.standing.live(process)
+        else:
+            main = self._coordinator(process)
         task = process.spawn(main)
         task.add_done_callback(lambda done: self._ended(process, done))
 
@@ -292,7 +331,7 @@ class World:
         host = self.hosts[process.name]
         rng = random.Random(f"{process} threads {self.seed}")
         ports = NodePorts(
-            clock=self._clock(process.name),
+            clock=self.clock(process.name),
             rng=SimRng(f"{process} {self.seed}"),
             net=SimNet(self.network, process),
             executor=SimExecutor(
@@ -314,7 +353,9 @@ class World:
         )
         if self.has_store:
             ports.tier, ports.remote = self._tier(process), RemotePorts(ports.executor, ports.files)
-        node = shells.make_node(host.node_id, process.name, COORDINATOR, ports, self.knobs)
+        node = shells.make_node(
+            host.node_id, process.name, self.coordinator_address, ports, self.knobs
+        )
         self.shells[process.name] = node
         await node.start()
         self.loop.trace(f"up {process}")
@@ -341,7 +382,7 @@ class World:
         rng = random.Random(f"{process} store {self.seed}")
         coordinator = shells.make_coordinator(
             store=SimMetadataStore(SqliteStore(self.metadata), process, rng, self.store_faults),
-            clock=self._clock(process.name),
+            clock=self.clock(process.name),
             rng=SimRng(f"{process} {self.seed}"),
             net=SimNet(self.network, process),
             knobs=self.knobs,
@@ -368,7 +409,7 @@ class World:
             why=why,
         )
         await suspended.start(shells.coordinator_address(COORDINATOR))
-        operator.adopt(self, suspended.outdated, COORDINATOR)
+        operator.adopt(self, suspended.outdated)
         await suspended.outdated.wait()
         self.count_fault("adopted")
         await suspended.stop()
@@ -381,7 +422,7 @@ class World:
         if error is not None and not isinstance(error, IcecoreError):
             self.loop.failures.append(f"{process} died of {error!r}")
         if isinstance(error, WrongClusterError) and process.name in self.hosts:
-            operator.accept_disk(self, self.hosts[process.name].node_id, COORDINATOR)
+            operator.accept_disk(self, self.hosts[process.name].node_id)
         self._exit(process, f"exit: {error!r}")
 
     def _fail_stop(self, process: SimProcess, error: BaseException) -> None:
@@ -404,8 +445,9 @@ class World:
         if name in self._wanted and not self.is_up(name):
             self.start(name)
 
-    def _clock(self, name: str) -> SimClock:
-        return SimClock(self.loop, self._skews.setdefault(name, Skew()))
+    def clock(self, name: str, rate: float = 1.0) -> SimClock:
+        """The clock of a host."""
+        return SimClock(self.loop, self._skews.setdefault(name, Skew()), rate)
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -427,6 +469,7 @@ class World:
 
     def kill(self, name: str, *, power_cut: bool = False, kind: str | None = None) -> None:
         """SIGKILL, or with ``power_cut`` the whole machine; down until ``start``."""
+        name = self.who(name)
         self._wanted.discard(name)
         if not self.is_up(name):
             return
@@ -492,6 +535,7 @@ class World:
 
     def set_clock(self, name: str, skew_ms: int) -> None:
         """Move the wall clock of a host."""
+        name = self.who(name)
         self.loop.trace(f"clock of {name} {skew_ms}")
         self._skews.setdefault(name, Skew()).ms = skew_ms
 
@@ -499,6 +543,8 @@ class World:
         self.loop.trace(f"end {process} {why}")
         if self.processes.get(process.name) is process:
             self.shells.pop(process.name, None)
+            if self.standing and self.standing.acting == process.name:
+                self.shells.pop(COORDINATOR, None)
         process.kill(why, self.loop.time())
         host = self.hosts.get(process.name)
         for disk in host.disks if host is not None else ():
@@ -506,6 +552,7 @@ class World:
 
     def pause(self, name: str, *, kind: str = "pause") -> None:
         """SIGSTOP."""
+        name = self.who(name)
         if self.is_up(name):
             self.count_fault(kind)
             self.loop.trace(f"pause {name}")
@@ -513,10 +560,11 @@ class World:
 
     def resume(self, name: str) -> None:
         """SIGCONT."""
-        process = self.processes.get(name)
-        if process is not None and process.paused:
-            self.loop.trace(f"resume {name}")
-            self.loop.resume(process)
+        for each in self._all(name):
+            process = self.processes.get(each)
+            if process is not None and process.paused:
+                self.loop.trace(f"resume {each}")
+                self.loop.resume(process)
 
     def heal(self) -> None:
         """End all faults and start everything that is down. Damage stays."""
@@ -535,6 +583,8 @@ class World:
         for skew in self._skews.values():
             skew.ms = 0
         self.store_faults.heal()
+        if self.standing:
+            self.standing.heal()
         self.bucket.faults.heal()
         self.start_all()
 

@@ -26,7 +26,6 @@ from tests.simulation.lookup_client import LookupClient
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.readers import make_consumer
-from tests.simulation.shells import coordinator_address
 from tests.simulation.workload import make_topic
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class ExpiringTopic:
 
     def _open_admin(self) -> tuple[Any, Admin]:
         process, net, clock, rng = self._world.client(f"admin of {self.name}")
-        address = coordinator_address(COORDINATOR)
+        address = self._world.coordinator_address
         return process, Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
 
     # --- its life -------------------------------------------------------------------------------
@@ -115,7 +114,7 @@ class ExpiringTopic:
         await process.spawn(self._make(self._settings or self._draw_settings()))
         process, net, clock, rng = self._world.client(f"producer of {self.name}")
         producer = Producer(
-            coordinator_address(COORDINATOR),
+            self._world.coordinator_address,
             acks=Acks.ALL,
             request_timeout_ms=3_000,
             delivery_timeout_ms=20_000,

@@ -9,7 +9,7 @@ from icecore_replication.producers import FORGOTTEN_AFTER_MS
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.faults import Fault, Kind, Scene, back_later
 from tests.simulation.plan import TOPIC
-from tests.simulation.shells import coordinator_address
+from tests.simulation.sim_etcd import LATENCY_S
 
 HOSTS_MAX = 6
 PARTITIONS_MAX = 6
@@ -37,6 +37,9 @@ async def coordinator_paused(scene: Scene, fault: Fault) -> None:
 async def second_coordinator(scene: Scene, fault: Fault) -> None:
     """Another coordinator takes over while the first is stopped, or goes on without knowing."""
     world = scene.world
+    if world.standing is not None:  # they have one for that
+        await coordinator_paused(scene, fault)
+        return
     if not world.is_up(COORDINATOR):
         return
     older = world.processes[COORDINATOR]
@@ -53,23 +56,37 @@ async def second_coordinator(scene: Scene, fault: Fault) -> None:
 async def store_slow(scene: Scene, fault: Fault) -> None:
     """Each operation of the metadata store takes long."""
     scene.world.count_fault(fault.kind)
-    scene.world.store_faults.delay_s = scene.rng(fault).choice([0.02, 0.1, 0.5])
+    delay_s = scene.rng(fault).choice([0.02, 0.1, 0.5])
+    scene.world.store_faults.delay_s = delay_s
+    _set_links(scene, "latency_s", delay_s)
     await asyncio.sleep(fault.lasts_s)
     scene.world.store_faults.delay_s = 0.001
+    _set_links(scene, "latency_s", LATENCY_S)
 
 
 async def store_failing(scene: Scene, fault: Fault) -> None:
     """Operations fail and change nothing; each one counts."""
     scene.world.store_faults.failing = 0.5
+    _set_links(scene, "loss", 0.5)
     await asyncio.sleep(fault.lasts_s)
     scene.world.store_faults.failing = 0.0
+    _set_links(scene, "loss", 0.0)
 
 
 async def store_ambiguous(scene: Scene, fault: Fault) -> None:
     """Transactions are carried out and their answer is lost; each one counts."""
     scene.world.store_faults.ambiguous = 0.3
+    _set_links(scene, "answer_loss", 0.3)
     await asyncio.sleep(fault.lasts_s)
     scene.world.store_faults.ambiguous = 0.0
+    _set_links(scene, "answer_loss", 0.0)
+
+
+def _set_links(scene: Scene, what: str, value: float) -> None:
+    """The same of each coordinator's calls to etcd, where metadata are there."""
+    if scene.world.standing is not None:
+        for links in scene.world.standing.links.values():
+            setattr(links, what, value)
 
 
 # --- clocks ---------------------------------------------------------------------------------------
@@ -144,7 +161,7 @@ async def bring_back(scene: Scene, fault: Fault) -> None:
     process, net, clock, rng = world.client(f"operator-{fault.number}")
 
     async def undelete() -> None:
-        address = coordinator_address(COORDINATOR)
+        address = world.coordinator_address
         async with Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng) as admin:
             for _ in range(UNDELETE_TRIES_MAX):
                 try:
@@ -171,7 +188,7 @@ async def _ask(scene: Scene, fault: Fault, what: Callable[[Admin], Awaitable[obj
     world.count_fault(fault.kind)
 
     async def ask() -> bool:
-        address = coordinator_address(COORDINATOR)
+        address = world.coordinator_address
         async with Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng) as admin:
             try:
                 await what(admin)

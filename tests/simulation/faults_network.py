@@ -10,8 +10,9 @@ async def cut(scene: Scene, fault: Fault) -> None:
     """One direction, or both, between two hosts, or around one host."""
     rng, network = scene.rng(fault), scene.world.network
     scene.world.count_fault(fault.kind)
-    victim = scene.victim(fault) if rng.random() < 0.9 else COORDINATOR
-    others = [name for name in (*scene.world.hosts, COORDINATOR) if name != victim]
+    victim = scene.victim(fault) if rng.random() < 0.9 else scene.world.who(COORDINATOR)
+    everybody = (*scene.world.hosts, *scene.world.coordinators)
+    others = [name for name in everybody if name != victim]
     peers = others if rng.random() < 0.4 else rng.sample(others, rng.randint(1, 2))
     directions = rng.choice(["out", "in", "both"])
     for peer in peers:
@@ -29,7 +30,7 @@ async def clog(scene: Scene, fault: Fault) -> None:
     """Links that deliver nothing for a while, then everything."""
     rng = scene.rng(fault)
     scene.world.count_fault(fault.kind)
-    everybody = [*scene.world.hosts, COORDINATOR]
+    everybody = [*scene.world.hosts, *scene.world.coordinators]
     for _ in range(rng.randint(1, 6)):
         source, target = rng.sample(everybody, 2)
         scene.world.network.clog(source, target, fault.lasts_s)

@@ -31,7 +31,7 @@ async def kill_in_mid_write(scene: Scene, fault: Fault) -> None:
 async def blackout(scene: Scene, fault: Fault) -> None:
     """The whole cluster loses power at once, coordinator included."""
     rng, world = scene.rng(fault), scene.world
-    names = [*world.hosts, COORDINATOR]
+    names = [*world.hosts, *world.coordinators]
     for name in names:
         world.kill(name, power_cut=True, kind="")
     world.count_fault("blackout")

@@ -20,7 +20,7 @@ from tests.simulation.history import History, Outcome, Produce, Read
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
 from tests.simulation.readers import make_consumer
-from tests.simulation.shells import bootstrap_of, coordinator_address
+from tests.simulation.shells import bootstrap_of
 from tests.simulation.workload import make_topic
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FleetingTopic:
         process, net, clock, rng = self._world.client(f"admin of {self.name}")
 
         async def rule() -> None:
-            address = coordinator_address(COORDINATOR)
+            address = self._world.coordinator_address
             async with Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng) as admin:
                 await self._make(admin)
                 self._begin()

@@ -146,7 +146,8 @@ class Invariants:
 
     def _check_left(self, segment: Segment) -> None:
         """R93: a copy is to go, so enough others are there, on nodes that are up."""
-        live = self._world.shells[COORDINATOR].live
+        process = PROCESS.get()
+        live = self._world.shells[process.name if process else COORDINATOR].live
         up = [each for each in segment.replicas if live.is_live(each)]
         if len(up) < segment.settings.replication_factor:
             self._note(f"R93: segment {segment.segment_id} loses a copy, left are those of {up}")

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from icecore.codec import batch, row_group
 from icecore.codec.columns import Record
 from icecore.codec.decoding import decode
-from icecore.errors import IcecoreError
+from icecore.errors import (
+    IcecoreError,
+    NotCoordinatorError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from icecore.model import NodeState, Segment, SegmentState
 from icecore.rpc import convert, framing
 from icecore.rpc.ports import Net
@@ -37,17 +42,25 @@ class Observer:
 
     Args:
         net: Of the observer's own process.
-        coordinator: Its address.
+        coordinators: Their addresses.
     """
 
-    def __init__(self, net: Net, coordinator: str) -> None:
+    def __init__(self, net: Net, coordinators: str) -> None:
         self._net = net
-        self._coordinator = coordinator
+        self._coordinators = coordinators.split(",")
 
     async def _admin(self, method: str, body: bytes) -> bytes:
-        return await self._net.call(
-            self._coordinator, f"/icecore.v1.AdminService/{method}", body, timeout_s=CALL_TIMEOUT_S
-        )
+        """Ask one after the other; who acts comes first the next time."""
+        for _ in self._coordinators[1:]:
+            try:
+                return await self._ask(method, body)
+            except (NotCoordinatorError, UnavailableError, RequestTimeoutError):
+                self._coordinators.append(self._coordinators.pop(0))
+        return await self._ask(method, body)
+
+    async def _ask(self, method: str, body: bytes) -> bytes:
+        path = f"/icecore.v1.AdminService/{method}"
+        return await self._net.call(self._coordinators[0], path, body, timeout_s=CALL_TIMEOUT_S)
 
     async def segments(self, topic: str) -> list[Segment]:
         """All segment records of a topic that hold data or may, by partition and base offset."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from icecore.client.admin.admin import Admin
 from icecore.errors import IcecoreError
-from tests.simulation.shells import coordinator_address
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -15,12 +14,12 @@ ASK_S = 0.5
 """Between two times that a command is given."""
 
 
-def accept_disk(world: "World", node_id: int, coordinator: str) -> None:
+def accept_disk(world: "World", node_id: int) -> None:
     """The node's disk was really replaced: let it come (R67). When that fails, it asks again."""
     process, net, clock, rng = world.client(f"operator {node_id} {world.loop.time():.6f}")
 
     async def accept() -> None:
-        admin = Admin(coordinator_address(coordinator), net=net, clock=clock, rng=rng)
+        admin = Admin(world.coordinator_address, net=net, clock=clock, rng=rng)
         try:
             await admin.accept_disk(node_id)
         except IcecoreError:
@@ -31,12 +30,12 @@ def accept_disk(world: "World", node_id: int, coordinator: str) -> None:
     process.spawn(accept())
 
 
-def adopt(world: "World", adopted: asyncio.Event, coordinator: str) -> None:
+def adopt(world: "World", adopted: asyncio.Event) -> None:
     """The newest store is lost: let these metadata go on, as soon as all nodes have told (R109)."""
     process, net, clock, rng = world.client(f"operator adopts {world.loop.time():.6f}")
 
     async def ask() -> None:
-        admin = Admin(coordinator_address(coordinator), net=net, clock=clock, rng=rng)
+        admin = Admin(world.coordinator_address, net=net, clock=clock, rng=rng)
         try:
             while not adopted.is_set():
                 with contextlib.suppress(IcecoreError):

@@ -67,6 +67,8 @@ class Plan:
     """A program asks by ``icecore.Lookup``, instead of somebody else (see ``askers``)."""
     begins_at_nodes: bool = False
     """Clients are given addresses of nodes, and no coordinator's."""
+    standbys: int = 0
+    """Coordinators beside the first one; their metadata are in etcd then."""
     all_acked: bool = False
     """The faults are so few that every record must be acknowledged in the end."""
 

@@ -32,17 +32,18 @@ class Skew:
 class SimClock:
     """icecore.rpc.ports.Clock of one process."""
 
-    def __init__(self, loop: SimLoop, skew: Skew | None = None) -> None:
+    def __init__(self, loop: SimLoop, skew: Skew | None = None, rate: float = 1.0) -> None:
         self._loop = loop
         self._skew = skew or Skew()
+        self._rate = rate
 
     def now_ms(self) -> int:
         """Wall clock."""
         return EPOCH_MS + self._skew.ms + int(self._loop.time() * 1000)
 
     def monotonic_ms(self) -> float:
-        """Virtual time."""
-        return self._loop.time() * 1000
+        """Virtual time, a little fast or slow as clocks are."""
+        return self._loop.time() * 1000 * self._rate
 
 
 class SimRng:

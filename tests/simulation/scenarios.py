@@ -38,6 +38,7 @@ from tests.simulation import (
     directed_retention,
     directed_shortage,
     directed_sink,
+    directed_standby,
     directed_starts,
     directed_storage,
     directed_surplus,
@@ -46,13 +47,13 @@ from tests.simulation import (
     marks,
     opening,
     schedule,
-    shells,
 )
 from tests.simulation.askers import make_asker
-from tests.simulation.cluster import COORDINATOR, World
+from tests.simulation.cluster import World
 from tests.simulation.copies import false_copies, split_logs, surplus_copies
 from tests.simulation.election import run_election
 from tests.simulation.faults import Fault, Scene
+from tests.simulation.faults_standby import draw_standbys
 from tests.simulation.faults_store import draw_tier
 from tests.simulation.history import Outcome
 from tests.simulation.loop import SimulationError
@@ -79,6 +80,7 @@ TOTAL_LOSS = re.compile(r'segment_id=(\d+) why="every copy is UNKNOWN')
 """In the alert about a segment without a whole copy; whether that is so is judged in ``losses``."""
 WORLD_S = 900.0
 LOOKUP_SWARM = "lookup_swarm"
+STANDBY_SWARM = "standby_swarm"
 ELECTION = "election"
 
 
@@ -215,6 +217,11 @@ def lookup_swarm_plan(seed: int) -> Plan:
     return replace(swarm_plan(seed), looks_up=True)
 
 
+def standby_swarm_plan(seed: int) -> Plan:
+    """As a swarm, with coordinators that stand by for each other, and what goes wrong with them."""
+    return draw_standbys(seed, swarm_plan(seed))
+
+
 STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_disks.PLANS,
     **directed_storage.PLANS,
@@ -240,6 +247,7 @@ STAGED: dict[str, Callable[[int], Plan]] = {
     **directed_clocks.PLANS,
     **directed_sink.PLANS,
     **directed_jobs.PLANS,
+    **directed_standby.PLANS,
 }
 SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "smoke": smoke_plan,
@@ -251,6 +259,7 @@ SCENARIOS: dict[str, Callable[[int], Plan]] = {
     "shared_lagging_third": shared_lagging_third_plan,
     "at_nodes_swarm": at_nodes_swarm_plan,
     LOOKUP_SWARM: lookup_swarm_plan,
+    STANDBY_SWARM: standby_swarm_plan,
     **STAGED,
 }
 
@@ -284,6 +293,7 @@ def run_seed(
         shuffle=plan.shuffle,
         data_dirs=plan.data_dirs,
         begins_at_nodes=plan.begins_at_nodes,
+        standbys=plan.standbys,
     )
     report = Report(seed, scenario, schedule=plan.faults)
     if keep_trace:
@@ -326,7 +336,7 @@ async def _run(world: World, plan: Plan, report: Report, losses: Losses) -> None
         await world.kept()
         # A coordinator that was just restarted believes for a lease what it last knew.
         await asyncio.sleep(plan.knobs.lease_ms / 1000 + 1)
-        observer = Observer(world.client("observer")[1], shells.coordinator_address(COORDINATOR))
+        observer = Observer(world.client("observer")[1], world.coordinator_address)
         missing = await traffic.probe(HEAL_S)
         missing = missing or await _settle(world, observer)
         unread = await observer.read_everything(TOPIC, world.history)

@@ -24,6 +24,7 @@ from tests.simulation import (
     directed_retention,
     directed_shortage,
     directed_sink,
+    directed_standby,
     directed_starts,
     directed_storage,
     directed_surplus,
@@ -33,6 +34,7 @@ from tests.simulation import (
     faults_network,
     faults_ports,
     faults_process,
+    faults_standby,
     faults_store,
     faults_topics,
 )
@@ -72,9 +74,10 @@ COMPOSED = (
     *directed_metadata.KINDS,
     *directed_sink.KINDS,
     *directed_jobs.KINDS,
+    *directed_standby.KINDS,
 )
-ALONE = faults_store.KINDS
-"""Drawn by themselves, where nodes have an object store."""
+ALONE = (*faults_store.KINDS, *faults_standby.KINDS)
+"""Drawn by themselves, where nodes have an object store, or coordinators stand by."""
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (*SWARM, *EXTRA, *ALONE, *COMPOSED)}
 
 

@@ -18,7 +18,6 @@ from icecore.v1 import data_pb2
 from tests.simulation.history import Answer
 from tests.simulation.labels import KEYS, TAGS
 from tests.simulation.observer import CALL_TIMEOUT_S, Observer
-from tests.simulation.shells import coordinator_address
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -81,7 +80,7 @@ class Searcher:
 
     async def _search(self, net: Net) -> None:
         rng = self._rng
-        observer = Observer(net, coordinator_address(COORDINATOR))
+        observer = Observer(net, self._world.coordinator_address)
         while True:
             await asyncio.sleep(rng.expovariate(1 / 0.3))
             try:

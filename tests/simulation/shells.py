@@ -131,13 +131,13 @@ class SimFolder:
         return self._control.raise_disk_counter(metadata_revision)
 
 
-def make_node(node_id: int, host: str, coordinator: str, ports: NodePorts, knobs: Knobs) -> Node:
+def make_node(node_id: int, host: str, coordinators: str, ports: NodePorts, knobs: Knobs) -> Node:
     """A node process without the process."""
     settings = NodeSettings.model_validate(
         {
             "data": Path("simulated"),
             "node_id": node_id,
-            "coordinator": f"{coordinator}:{COORDINATOR_PORT}",
+            "coordinator": coordinators,
             "listen": f"{host}:{NODE_PORT}",
             "native_listen": "",  # there is one network here
             "insecure_bind": True,
@@ -227,10 +227,10 @@ def coordinator_address(host: str) -> str:
 
 
 def bootstrap_of(world: "World", name: str) -> str:
-    """The addresses that a client is given: the coordinator's or, where clients begin at nodes,
-    those of all nodes, in an order of the client's own."""
+    """The addresses that a client is given: those of the coordinators or, where clients begin at
+    nodes, those of all nodes, in an order of the client's own."""
     if not world.begins_at_nodes:
-        return coordinator_address("coordinator")
+        return world.coordinator_address
     hosts = list(world.hosts)
     random.Random(f"bootstrap of {name} {world.seed}").shuffle(hosts)
     return ",".join(f"{host}:{NODE_PORT}" for host in hosts)

@@ -33,7 +33,7 @@ from tests.simulation.invariants_tiering import copy_name
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.simulation.observer import Observer
 from tests.simulation.plan import Plan
-from tests.simulation.shells import coordinator_address, timing
+from tests.simulation.shells import timing
 from tests.simulation.topic_table import SimTopicTable
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class TieredTopic:
 
     def _open_admin(self, who: str) -> tuple[Any, Admin]:
         process, net, clock, rng = self._world.client(f"{who} of {self.name}")
-        address = coordinator_address(COORDINATOR)
+        address = self._world.coordinator_address
         return process, Admin(address, timeout_s=8.0, net=net, clock=clock, rng=rng)
 
     @property

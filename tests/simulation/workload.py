@@ -25,7 +25,7 @@ from tests.simulation.labels import key_of, tags_of
 from tests.simulation.plan import Plan
 from tests.simulation.process import SimProcess
 from tests.simulation.readers import make_consumer
-from tests.simulation.shells import bootstrap_of, coordinator_address
+from tests.simulation.shells import bootstrap_of
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import World
@@ -67,7 +67,7 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
     process, net, clock, rng = world.client("admin")
 
     async def create() -> None:
-        admin = Admin(coordinator_address(COORDINATOR), net=net, clock=clock, rng=rng)
+        admin = Admin(world.coordinator_address, net=net, clock=clock, rng=rng)
         while len((await admin.describe_cluster()).nodes) < plan.nodes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await admin.create_topic(
