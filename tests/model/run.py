@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from tests.model import retention, tiering
+from tests.model import retention, tiering, tokens
 from tests.model.checker import Result, search
 from tests.model.configs import CONFIGS, Config
 from tests.model.mutants import MUTANTS, Mutant
@@ -103,10 +103,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts[job[0]] = counts.get(job[0], 0) + 1
         violations += job[0] != "mutant" and bool(result.violation)
         killed += job[0] == "mutant" and bool(result.violation)
-    if not names:  # what goes, and object storage, have models with their mutants in their tests
+    if not names:  # what has a model of its own has its mutants in its tests
         for name, (found, wrong) in {
             "retention": retention.explore(retention.Rules()),
             "tiering": tiering.explore(tiering.Rules()),
+            **{
+                f"tokens, {name}": tokens.explore(tokens.Rules(), bounds)
+                for name, bounds in tokens.WORLDS.items()
+            },
         }.items():
             print(f"config {name!r} states={found} {wrong or 'clean'}", flush=True)
             counts["config"] += 1

@@ -37,6 +37,7 @@ from tests.simulation import mistakes_retention as retention
 from tests.simulation import mistakes_shared as shared
 from tests.simulation import mistakes_shortage as shortage
 from tests.simulation import mistakes_sink as sink
+from tests.simulation import mistakes_standby as standby
 from tests.simulation import mistakes_storage as storage
 from tests.simulation import mistakes_surplus as surplus
 from tests.simulation import mistakes_tiering as tiering
@@ -98,6 +99,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(election.session_counts_from_the_answer, "election", 6),
     Mutant(election.timers_are_believed, "election"),
     Mutant(election.watch_gaps_are_passed_over, "election"),
+    Mutant(standby.what_was_followed_is_believed, "election"),
+    Mutant(standby.deletions_are_not_followed, "election"),
+    Mutant(standby.head_is_not_compared, "standby_in_seal"),
+    Mutant(standby.an_old_etcd_gives_out_numbers, "standby_older_etcd"),
     Mutant(registry.any_incarnation_answers, "early_fence"),
     Mutant(registry.disk_may_go_back, "live_snapshot"),
     Mutant(registry.log_may_go_back, "log_restored"),

@@ -1,11 +1,11 @@
 """Run many simulated worlds (``python -m tests.simulation.run --seeds 100``) or one (``--seed K``).
 
 One seed in ten runs twice and must give the same trace both times; after each ten of a swarm comes
-one staged world, for what a swarm meets too rarely, and one seed of three is a ``lookup_swarm``.
-The last line sums up, the one before it counts faults by kind. A seed that fails prints what was
-wrong, the command that replays it, the few of its faults that suffice, and the line for
-``regressions.txt``. Hashes of strings are fixed, since they order sets: without PYTHONHASHSEED=0
-the run starts itself again with it.
+one staged world, for what a swarm meets too rarely. One seed of seven is a ``standby_swarm``, and
+one of three of the others a ``lookup_swarm``. The last line sums up, the one before it counts
+faults by kind. A seed that fails prints what was wrong, the command that replays it, the few of its
+faults that suffice, and the line for ``regressions.txt``. Hashes of strings are fixed, since they
+order sets: without PYTHONHASHSEED=0 the run starts itself again with it.
 """
 
 import argparse
@@ -19,7 +19,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.simulation import marks
-from tests.simulation.scenarios import LOOKUP_SWARM, SCENARIOS, STAGED, Report, run_seed
+from tests.simulation.scenarios import (
+    LOOKUP_SWARM,
+    SCENARIOS,
+    STAGED,
+    STANDBY_SWARM,
+    Report,
+    run_seed,
+)
 from tests.simulation.shrink import shrink
 from tests.simulation.tiered import STORE, TIERED
 
@@ -33,6 +40,8 @@ STAGED_EACH = 10
 """Seeds of a swarm per staged world."""
 LOOKUPS_EACH = 3
 """In a swarm, one of this many seeds has a program that looks records up."""
+STANDBYS_EACH = 7
+"""In a swarm, one of this many seeds has coordinators that stand by for each other."""
 PROGRESS_S = 5.0
 SHRUNK_MAX = 3
 """Seeds of one run whose faults are shrunk; each takes up to 40 runs of its seed."""
@@ -100,7 +109,10 @@ def summary(reports: list[Report]) -> str:
     categories: Counter[str] = Counter()
     for report in reports:
         categories.update(report.categories)
-    ran = Counter(report.scenario.replace(LOOKUP_SWARM, "swarm") for report in reports)
+    ran = Counter(
+        "swarm" if report.scenario in (LOOKUP_SWARM, STANDBY_SWARM) else report.scenario
+        for report in reports
+    )
     [(_, seeds)] = ran.most_common(1)
     fields = {
         "seeds": seeds,
@@ -183,14 +195,18 @@ def jobs_of(scenario: str, seeds: Sequence[int], *, once: bool) -> list[tuple[st
     jobs: list[tuple[str, int, bool]] = []
     kinds = list(STAGED)
     for number, seed in enumerate(seeds):
-        looks_up = scenario == "swarm" and seed % LOOKUPS_EACH == 0
-        jobs.append(
-            (LOOKUP_SWARM if looks_up else scenario, seed, not once and number % TWICE_EACH == 0)
-        )
+        jobs.append((swarm_of(scenario, seed), seed, not once and number % TWICE_EACH == 0))
         if scenario == "swarm" and seed % STAGED_EACH == 0:
             turn, kind = divmod(seed // STAGED_EACH - 1, len(kinds))
             jobs.append((kinds[kind], turn + 1, False))
     return jobs
+
+
+def swarm_of(scenario: str, seed: int) -> str:
+    """The scenario of a seed: some seeds of a swarm have more than others."""
+    if scenario == "swarm" and seed % STANDBYS_EACH == 0:
+        return STANDBY_SWARM
+    return LOOKUP_SWARM if scenario == "swarm" and seed % LOOKUPS_EACH == 0 else scenario
 
 
 def main() -> int:

@@ -57,6 +57,11 @@ def test_look_ups_leave_nothing_out(world: World) -> None:
     check(world)
 
 
+@each(turns.STANDBYS)
+def test_coordinators_stand_by_for_each_other(world: World) -> None:
+    check(world)
+
+
 @each(turns.REGRESSIONS)
 def test_what_failed_once(world: World) -> None:
     check(world)

@@ -5,7 +5,7 @@ staged look-ups, mutants. One world of five runs twice and must take the same co
 rotation other ones do.
 """
 
-from tests.simulation import directed_jobs, directed_lookups, directed_sink
+from tests.simulation import directed_jobs, directed_lookups, directed_sink, directed_standby
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.run import regressions
 from tests.support import rotation
@@ -50,6 +50,12 @@ LOOKUPS: list[World] = rotation.take(
     1,
     show=_named,
 )
+STANDBYS: list[World] = rotation.take(
+    "simulation: standbys",
+    [(scenario, 1) for scenario in ("standby_swarm", *directed_standby.PLANS)],
+    2,
+    show=_named,
+)
 REGRESSIONS: list[World] = [
     world
     for world in rotation.take(
@@ -57,7 +63,7 @@ REGRESSIONS: list[World] = [
     )
     if world not in [*SMOKE, *SWARMS]  # a new seed of this number
 ]
-WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *SINKS, *JOBS, *LOOKUPS, *REGRESSIONS]
+WORLDS = [*SMOKE, *SWARMS, *BEGIN_AT_NODES, *SINKS, *JOBS, *LOOKUPS, *STANDBYS, *REGRESSIONS]
 _TURNS = len(WORLDS) // -(-len(WORLDS) // TWICE_EACH)
 """Turns differ in length by one world, and also the shortest one has to have a fifth."""
 TWICE: list[World] = rotation.take(

@@ -15,6 +15,7 @@ from icecore.errors import (
     IcecoreError,
     InternalError,
     InvalidRequestError,
+    NotEnoughReplicasError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -70,6 +71,16 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
         admin = Admin(world.coordinator_address, net=net, clock=clock, rng=rng)
         while len((await admin.describe_cluster()).nodes) < plan.nodes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+        while True:
+            try:
+                await make(admin)
+            except NotEnoughReplicasError:  # they are registered, and not all of them heard yet
+                await asyncio.sleep(0.05)
+            else:
+                break
+        await admin.close()
+
+    async def make(admin: Admin) -> None:
         await admin.create_topic(
             topic,
             partitions=plan.partitions,
@@ -88,7 +99,6 @@ async def create_topic(world: "World", topic: str, plan: Plan) -> None:
             uncompressed_bytes_max=64 * 1024,
             if_not_exists=True,
         )
-        await admin.close()
 
     await process.spawn(create())
 

@@ -7,6 +7,7 @@ the election. ``etcd_store.py`` says how they change together.
 
 import json
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Final
 
 from icecore.errors import ConfigurationError
@@ -52,3 +53,35 @@ class EtcdHead:
             raise ConfigurationError(
                 f"etcd has a head that is none of icecore's ({error}): give another etcd.prefix"
             ) from error
+
+
+class Outcome(Enum):
+    """The end of a transaction that compares the head (R120)."""
+
+    DONE = "done"
+    """All of it happened, now or when it was sent the first time."""
+    REFUSED = "refused"
+    """The head is ours, and another condition did not hold: nothing happened."""
+    SUPERSEDED = "superseded"
+    """The head is another one: nothing happened."""
+    UNKNOWN = "unknown"
+    """The head is another one by now. Nobody knows whether it happened before."""
+
+
+def outcome_of(
+    head: EtcdHead, after: EtcdHead, found: EtcdHead | None, *, is_done: bool, is_repeated: bool
+) -> Outcome:
+    """Judge an answer of etcd.
+
+    Args:
+        head: What was compared.
+        after: What the transaction puts in its place; the same = it changes nothing.
+        found: The head there is, where conditions did not hold.
+        is_done: Whether they held.
+        is_repeated: The call was sent before, and may have been carried out then.
+    """
+    if is_done or (after != head and found == after):
+        return Outcome.DONE
+    if found == head:
+        return Outcome.REFUSED
+    return Outcome.UNKNOWN if is_repeated else Outcome.SUPERSEDED

@@ -35,6 +35,8 @@ from icecore_coordinator.stores.etcd_layout import (
     RECORDS,
     STAGED,
     EtcdHead,
+    Outcome,
+    outcome_of,
 )
 from icecore_coordinator.stores.etcd_messages import (
     delete,
@@ -363,21 +365,20 @@ class EtcdStore:
             SupersededError: The head is another one; nothing was changed.
             StorageError: As ``MetadataStore.txn``.
         """
-        key, ours = self._head_key, head.encode()
+        key = self._head_key
         answer, is_repeated = await self._client.txn(
-            [has_value(key, ours), *conditions], success, [read(key), *looks]
+            [has_value(key, head.encode()), *conditions], success, [read(key), *looks]
         )
-        if answer.succeeded:
+        kvs = () if answer.succeeded else answer.responses[0].response_range.kvs
+        found = EtcdHead.decode(kvs[0].value) if kvs else None
+        outcome = outcome_of(head, after, found, is_done=answer.succeeded, is_repeated=is_repeated)
+        if outcome is Outcome.DONE:
             return None
-        first = answer.responses[0].response_range.kvs
-        found = first[0].value if first else b""
-        if after != head and found == after.encode():
-            return None  # it was carried out, and its answer was lost
-        if found == ours:
+        if outcome is Outcome.REFUSED:
             return answer.responses[1:]
-        newest = f"epoch {EtcdHead.decode(found).epoch}" if found else "nobody's: it is gone"
+        newest = f"epoch {found.epoch}" if found else "nobody's: it is gone"
         message = f"coordinator epoch {head.epoch} is not the newest: the head is {newest}"
-        if is_repeated:
+        if outcome is Outcome.UNKNOWN:
             raise StorageError(f"{message}, and the outcome of the last change is unknown")
         raise SupersededError(message)
 

@@ -72,7 +72,7 @@ class FollowedRecords:
         deletes = [found for key in gone if (found := self._remove(key)) is not None]
         self.state.apply(Change(deletes=tuple(deletes)))
         self.load(puts)
-        return self._head_key not in gone and _follows(before, self.head)
+        return self._head_key not in gone and follows(before, self.head)
 
     def _remove(self, key: bytes) -> Record | None:
         if not key.startswith(self._record_keys):
@@ -108,7 +108,7 @@ def stored_of(key: str, row: Any, ahead: dict[str, int]) -> Stored:
     return stored
 
 
-def _follows(before: EtcdHead | None, after: EtcdHead | None) -> bool:
+def follows(before: EtcdHead | None, after: EtcdHead | None) -> bool:
     """Return whether nothing happened between the two. An adoption counts on by any number, so it
     looks like a hole; it is rare."""
     if before is None or after is None:
