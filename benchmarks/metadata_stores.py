@@ -10,13 +10,14 @@ import asyncio
 import statistics
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks import metadata_changes
 from benchmarks.runner import progress
+from benchmarks.scale_etcd import database_bytes
 from benchmarks.scale_metadata import records_of
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import EtcdSettings
@@ -43,11 +44,14 @@ class StoreFigures:
     p50_ms: float
     p99_ms: float
     read_rows_per_s: float
+    operations_per_s: dict[str, float]
+    """Of ``metadata_changes``, by name."""
 
 
 async def measured(name: str, store: MetadataStore, seconds: float) -> StoreFigures:
     """Changes one after the other, as a coordinator makes them, then a read of all records."""
-    await store.acquire_coordinator_epoch()
+    progress(f"{name}: operations")
+    operations = await metadata_changes.rates(store, seconds)
     rates, waits = {}, []
     value = _segment_values(1)[0]
     for rows in ROWS:
@@ -70,28 +74,20 @@ async def measured(name: str, store: MetadataStore, seconds: float) -> StoreFigu
         count, after = count + len(page), page[-1].key
     read = count / (time.perf_counter() - began)
     cuts = statistics.quantiles(waits, n=100)
-    return StoreFigures(name, rates, 1000 * cuts[49], 1000 * cuts[98], read)
+    return StoreFigures(name, rates, 1000 * cuts[49], 1000 * cuts[98], read, operations)
 
 
 async def _fill(store: MetadataStore, values: Sequence[str]) -> None:
     keys = [f"full/{'0' * 32}/{number:08d}/{number:020d}" for number in range(len(values))]
     for at in range(0, len(values), 100):
-        await store.txn([], list(zip(keys[at : at + 100], values[at : at + 100], strict=True)))
+        part = keys[at : at + 100]
+        absent = [Compare(key, 0) for key in part]  # else each is read first
+        await store.txn(absent, list(zip(part, values[at : at + 100], strict=True)))
 
 
 def _segment_values(count: int) -> list[str]:
     found = (each for each in records_of(count) if isinstance(each, SegmentRecord))
     return [encode(each) for each in found]
-
-
-def _database_bytes(metrics: str) -> int:
-    """Bytes that a member has in use, by its own metrics."""
-    name = "etcd_mvcc_db_total_size_in_use_in_bytes"
-    with urllib.request.urlopen(f"{metrics}/metrics", timeout=5) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith(f"{name} "):
-                return round(float(line.split()[1]))
-    raise LookupError(name)
 
 
 async def run(folder: Path, seconds: float) -> tuple[list[StoreFigures], float]:
@@ -107,11 +103,11 @@ async def run(folder: Path, seconds: float) -> tuple[list[StoreFigures], float]:
             name = f"etcd, {members} member{'s' * (members > 1)}"
             found.append(await measured(name, store, seconds))
             if members == 1:
-                before = _database_bytes(etcd.metrics[0])
+                before = database_bytes(etcd.metrics[0])
                 others = EtcdStore(settings.model_copy(update={"prefix": "more/"}), SystemRng())
                 await others.acquire_coordinator_epoch()
                 await _fill(others, _segment_values(SEGMENTS))
-                per_segment = (_database_bytes(etcd.metrics[0]) - before) / SEGMENTS
+                per_segment = (database_bytes(etcd.metrics[0]) - before) / SEGMENTS
                 await others.close()
             await store.close()
     return found, per_segment
@@ -134,6 +130,12 @@ def main() -> None:
         print(
             f"| {each.name} | {rates} | {each.p50_ms:.1f} | {each.p99_ms:.1f}"
             f" | {each.read_rows_per_s:,.0f} |"
+        )
+    print("\n| changes/s |", " | ".join(each.name for each in found), "|")
+    print("|---" * (len(found) + 1) + "|")
+    for name in found[0].operations_per_s:
+        print(
+            f"| {name} |", " | ".join(f"{each.operations_per_s[name]:,.0f}" for each in found), "|"
         )
     print(f"\netcd keeps {per_segment:,.0f} bytes of each sealed segment.")
 

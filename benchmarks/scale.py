@@ -2,13 +2,13 @@
 
     python -m benchmarks.scale partitions 1000 [--steps create idle failover restart delete]
     python -m benchmarks.scale segments 10000
-    python -m benchmarks.scale metadata 100000
+    python -m benchmarks.scale metadata 100000 [--metadata etcd] [--among 10000]
 
 ``partitions`` starts real processes; ``segments`` makes sealed replicas of one partition in one
 node's store and starts it on them; ``metadata`` starts a coordinator over so many sealed segments
-that nobody produced. Several numbers are measured one after the other, so that their ratios show
-how a cost grows. Consumers that wait are measured by ``benchmarks.idle``. Progress goes to stderr;
-stdout gets one JSON line for each number.
+that nobody produced, and with etcd another one that takes over. Several numbers are measured one
+after the other, so that their ratios show how a cost grows. Consumers that wait are measured by
+``benchmarks.idle``. Progress goes to stderr; stdout gets one JSON line for each number.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import scale_cluster, scale_metadata, scale_store
+from benchmarks import scale_cluster, scale_etcd, scale_metadata, scale_store
 from benchmarks.lifetime import exit_with
 from benchmarks.machine import describe
 from icecore.process.system import tune_process
@@ -30,10 +30,16 @@ def _partitions(folder: Path, number: int, options: argparse.Namespace) -> dict[
     return scale_cluster.measure(folder, number, options.steps, options.within)
 
 
+def _metadata(folder: Path, number: int, options: argparse.Namespace) -> dict[str, Any]:
+    module = scale_etcd if options.metadata == "etcd" else scale_metadata
+    found: dict[str, Any] = module.measure(folder, number, options.among)
+    return {"store": options.metadata, **found}
+
+
 MEASURES: dict[str, Callable[[Path, int, argparse.Namespace], dict[str, Any]]] = {
     "partitions": _partitions,
     "segments": lambda folder, number, _: scale_store.measure(folder, number),
-    "metadata": lambda folder, number, _: scale_metadata.measure(folder, number),
+    "metadata": _metadata,
 }
 
 
@@ -47,6 +53,8 @@ def main() -> int:
     parser.add_argument("numbers", type=int, nargs="+")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--within", type=float, default=60.0, help="seconds; longer is never")
+    parser.add_argument("--metadata", choices=("sqlite", "etcd"), default="sqlite")
+    parser.add_argument("--among", type=int, default=scale_metadata.PARTITIONS, help="partitions")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     options = parser.parse_args()
     for number in options.numbers:

@@ -40,11 +40,11 @@ RECORDS: Final = 10
 SETTINGS: Final = SegmentSettings(replication_factor=3, min_insync_replicas=2)
 
 
-def measure(folder: Path, segments: int) -> dict[str, Any]:
+def measure(folder: Path, segments: int, partitions: int = PARTITIONS) -> dict[str, Any]:
     """CPU seconds and memory of a start over so many sealed segments, and of what follows."""
     progress(f"make records of {segments} segments")
     database = folder / "metadata.db"
-    _make(database, segments)
+    _make(database, segments, partitions)
     trim()
     before = resident_bytes()
     progress("start on them")
@@ -87,12 +87,12 @@ async def _started(database: Path, segments: int, before_bytes: int) -> dict[str
     }
 
 
-def _make(database: Path, segments: int) -> None:
+def _make(database: Path, segments: int, partitions: int) -> None:
     store = SqliteStore(database)
     connection = sqlite3.connect(database, isolation_level=None)
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("BEGIN")
-    rows = ((each.key, encode(each), each.version) for each in records_of(segments))
+    rows = ((each.key, encode(each), each.version) for each in records_of(segments, partitions))
     connection.executemany("INSERT INTO records VALUES (?, ?, ?)", rows)
     connection.execute("COMMIT")
     connection.close()

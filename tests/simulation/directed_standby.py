@@ -155,7 +155,7 @@ async def standby_in_tiering(scene: Scene, fault: Fault) -> None:
     world.fleeting.append(topic)
     await topic.live()
     world.bucket.faults.request_s = 0.02
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS - 1):
         await take_over_in(scene, is_uploading)
     world.bucket.faults.heal()
 

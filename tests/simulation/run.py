@@ -47,7 +47,7 @@ SHRUNK_MAX = 3
 """Seeds of one run whose faults are shrunk; each takes up to 40 runs of its seed."""
 MARKED_SEEDS_MIN = 100
 """Minimum number of seeds from which a run must hit every mark."""
-DROPPED = ("simulated loop is closed", "no running event loop")
+DROPPED = ("simulated loop is closed", "no running event loop", "generator is already running")
 """Messages of tasks that are thrown away with their world."""
 
 

@@ -2,6 +2,7 @@
 
 A start reads every record, so what a field becomes is looked up once for each class, and small
 values that very many records share (settings, ids, sets of nodes) are one object for all of them.
+What is empty is left out, where a record that lacks it gets just that: a third of a segment's row.
 """
 
 import json
@@ -51,11 +52,26 @@ def decode(cls: type[T], text: str) -> T:
 
 def _plain(value: Any) -> dict[str, Any]:
     cls: Any = type(value)
+    empties = _empties(cls)
+    plain = {}
+    for name, convert in _converters(cls):
+        found = getattr(value, name)
+        if found or name not in empties:
+            stored = found if convert is None else convert(found)
+            plain[_STORED_NAMES.get(name, name)] = stored
+    return plain
+
+
+@cache
+def _empties(cls: Any) -> dict[str, Any]:
+    """Fields that are empty unless they are said, and the JSON of that. A default that says
+    something is always stored: it may be another one some day."""
+    stored = {name: _stored_type(hint) for name, hint in _hints(cls)}
+    plain = (bool, bytes, int, str, tuple)
     return {
-        _STORED_NAMES.get(name, name): (
-            getattr(value, name) if convert is None else convert(getattr(value, name))
-        )
-        for name, convert in _converters(cls)
+        each.name: stored[each.name]()
+        for each in fields(cls)
+        if type(each.default) in plain and not each.default
     }
 
 
@@ -99,10 +115,12 @@ def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How JSON has a record with all the fields that this version knows."""
+    """How JSON has a record with all the fields that this version knows, but for empty ones."""
 
     take: Callable[[dict[str, Any]], tuple[Any, ...]]
     """Their values in the order of the fields. Raises KeyError."""
+    empties: dict[str, Any]
+    """JSON of what may be left out."""
     types: tuple[type, ...]
     """JSON types of these values, in the same order."""
     readers: tuple[tuple[int, Callable[[Any], Any]], ...]
@@ -112,7 +130,7 @@ class _Form:
 def _record(cls: Any, value: dict[str, Any]) -> Any:
     form = _form(cls)
     try:
-        values = form.take(value)
+        values = form.take({**form.empties, **value})
     except KeyError:
         return _older_record(cls, value)
     if tuple(map(type, values)) != form.types:
@@ -140,6 +158,7 @@ def _form(cls: Any) -> _Form:
     readers = [_reader(hint) for _, hint in _hints(cls)]
     return _Form(
         itemgetter(*names),
+        {_STORED_NAMES.get(name, name): empty for name, empty in _empties(cls).items()},
         tuple(_stored_type(hint) for _, hint in _hints(cls)),
         tuple((at, read) for at, read in enumerate(readers) if read is not _as_it_is),
     )

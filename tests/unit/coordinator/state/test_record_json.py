@@ -57,9 +57,23 @@ def test_what_differs_in_one_value_is_not_shared() -> None:
 
 def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
     stored = json.loads(encode(a_record(1)))
-    del stored["segment"]["surplus"], stored["segment"]["settings"]["file_model"]
-    del stored["since_ms"]
+    del stored["segment"]["settings"]["file_model"]
+    assert "surplus" not in stored["segment"] and "since_ms" not in stored  # they are empty
     assert decode(SegmentRecord, json.dumps(stored)) == a_record(1)
+
+
+def test_what_is_empty_is_left_out_and_what_a_version_before_stored_is_read() -> None:
+    """That one stored each field, and takes the same defaults for what it does not find."""
+    record = a_record(1)
+    stored = json.loads(encode(record))
+    for name in ("readers", "lossy", "surplus", "log_start_offset"):
+        assert name not in stored["segment"]
+    assert "base_offset" in stored["segment"]  # it is -1 unless it is said
+    full = json.loads(json.dumps(stored))
+    full["segment"] |= {"readers": [], "lossy": False, "surplus": [], "log_start_offset": 0}
+    full |= {"digests": [], "since_ms": 0, "is_unclean_begun": False}
+    assert decode(SegmentRecord, json.dumps(full)) == decode(SegmentRecord, json.dumps(stored))
+    assert decode(SegmentRecord, json.dumps(stored)) == record
 
 
 def test_what_a_later_version_added_is_left_out() -> None:
