@@ -1,8 +1,9 @@
 """Staged worlds of coordinators that stand by for each other: one takes over in the middle of what
 another one does.
 
-The one that acts is killed, stands still, or is cut off, while it recovers a segment, seals one,
-makes a topic, has a segment uploaded, or evens out the nodes; and comes back when another one acts.
+The one that acts is killed, stands still, is cut off, or is late, while it recovers a segment,
+seals one, makes a topic, has a segment uploaded, or evens out the nodes. It comes back when another
+one acts.
 Each world is survivable and must be clean. Roles are those of ``directed``.
 """
 
@@ -30,7 +31,9 @@ from tests.simulation.tiered import TieredTopic
 AWAY_S = 2.5 * SESSION_S
 """Another one is elected by then, and has begun."""
 ROUNDS = 3
-WAYS = ("killed", "stands_still", "cut_from_etcd", "cut_from_both")
+WAYS = ("killed", "stands_still", "cut_from_etcd", "cut_from_both", "its_calls_are_late")
+LATE_S = 0.6 * AWAY_S
+"""A change that it has sent arrives when another one acts."""
 OLD_S = 4.0
 """An old store is in use for so long."""
 LEAST_NEW = 3
@@ -77,6 +80,9 @@ async def take_over_in(scene: Scene, holds: Callable[[ClusterState], bool]) -> N
         case "cut_from_etcd":
             world.count_fault(way)
             links.cut()
+        case "its_calls_are_late":
+            world.count_fault(way)
+            links.latency_s = LATE_S
         case _:
             world.count_fault(way)
             links.cut()

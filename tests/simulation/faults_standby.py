@@ -116,6 +116,12 @@ async def etcd_answers_late(scene: Scene, fault: Fault) -> None:
     await _with_links(scene, fault, [scene.rng(fault).choice(names)], "slow_answers_s", LATE_S)
 
 
+async def etcd_calls_late(scene: Scene, fault: Fault) -> None:
+    """Calls of one take longer than a session, both ways."""
+    names = standing(scene.world).names
+    await _with_links(scene, fault, [scene.rng(fault).choice(names)], "latency_s", LATE_S)
+
+
 async def watch_has_gaps(scene: Scene, fault: Fault) -> None:
     """A watch leaves changes out, as no etcd should."""
     await _with_links(scene, fault, standing(scene.world).names, "gaps", 0.1)
@@ -153,7 +159,7 @@ KINDS = tuple(
     for each in (
         *(active_killed, active_stopped, active_stands_still),
         *(active_cut_from_etcd, active_cut_from_nodes, active_cut_from_both),
-        *(etcd_away, etcd_lossy, etcd_answers_late),
+        *(etcd_away, etcd_lossy, etcd_answers_late, etcd_calls_late),
         *(watch_has_gaps, etcd_compacted, session_lost),
     )
 )
