@@ -58,8 +58,14 @@ def acting_state(world: World) -> ClusterState | None:
     return None if coordinator is None else coordinator.ledger.state
 
 
-async def take_over_in(scene: Scene, holds: Callable[[ClusterState], bool]) -> None:
-    """Wait for a moment, and take away who acts; it comes back when another one acts."""
+async def take_over_in(scene: Scene, holds: Callable[[ClusterState], bool], way: str = "") -> None:
+    """Wait for a moment, and take away who acts; it comes back when another one acts.
+
+    Args:
+        scene: The world.
+        holds: The moment.
+        way: Of ``WAYS``; empty = any.
+    """
     world = scene.world
 
     def is_now() -> bool:
@@ -69,7 +75,7 @@ async def take_over_in(scene: Scene, holds: Callable[[ClusterState], bool]) -> N
     if await until(is_now):
         world.count_fault("taken_over_in_the_middle")
     name, all_ = world.who(COORDINATOR), standing(world)
-    links, way = all_.links[name], all_.rng.choice(WAYS)
+    links, way = all_.links[name], way or all_.rng.choice(WAYS)
     world.loop.trace(f"{name} {way}")
     before = all_.take_overs
     match way:
@@ -83,6 +89,8 @@ async def take_over_in(scene: Scene, holds: Callable[[ClusterState], bool]) -> N
         case "its_calls_are_late":
             world.count_fault(way)
             links.latency_s = LATE_S
+            size = all_.rng.choice([12, 20, 24]) << 10
+            _ask(world, "alterer", lambda admin: admin.alter_topic(TOPIC, segment_bytes=size))
         case _:
             world.count_fault(way)
             links.cut()
@@ -178,6 +186,13 @@ async def standby_in_balance(scene: Scene, fault: Fault) -> None:
         await balancing
 
 
+async def standby_late_change(scene: Scene, fault: Fault) -> None:
+    """A change is on its way to etcd while another one takes over."""
+    await roles(scene.world)
+    for _ in range(ROUNDS - 1):
+        await take_over_in(scene, lambda _: True, "its_calls_are_late")
+
+
 def _ask(
     world: World, who: str, what: Callable[[Admin], Awaitable[object]]
 ) -> "asyncio.Task[None]":
@@ -235,7 +250,7 @@ async def _restore(world: World, rows: dict[bytes, object]) -> dict[bytes, objec
 
 _WORLDS = (
     *(standby_in_recovery, standby_in_seal, standby_in_creation),
-    *(standby_in_tiering, standby_in_balance, standby_older_etcd),
+    *(standby_in_tiering, standby_in_balance, standby_late_change, standby_older_etcd),
 )
 PLANS: dict[str, Callable[[int], Plan]] = {
     each.__name__: standby_plan(each.__name__) for each in _WORLDS

@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(election.watch_gaps_are_passed_over, "election"),
     Mutant(standby.what_was_followed_is_believed, "election"),
     Mutant(standby.deletions_are_not_followed, "election"),
-    Mutant(standby.head_is_not_compared, "standby_in_seal"),
+    Mutant(standby.head_is_not_compared, "standby_late_change"),
     Mutant(standby.an_old_etcd_gives_out_numbers, "standby_older_etcd"),
     Mutant(registry.any_incarnation_answers, "early_fence"),
     Mutant(registry.disk_may_go_back, "live_snapshot"),
