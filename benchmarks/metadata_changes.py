@@ -66,7 +66,7 @@ def _sealed_and_tail(number: int) -> tuple[SegmentRecord, PartitionRecord]:
 
 
 def _seals() -> Iterator[list[Change]]:
-    """What was open is sealed, and its successor opens."""
+    """The open segment is sealed, and its successor opens."""
     record, partition = _sealed_and_tail(1)
     yield [Change((record,))]
     for number in itertools.count(2):

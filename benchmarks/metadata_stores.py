@@ -45,7 +45,7 @@ class StoreFigures:
     p99_ms: float
     read_rows_per_s: float
     operations_per_s: dict[str, float]
-    """Of ``metadata_changes``, by name."""
+    """Rates of ``metadata_changes``, by name."""
 
 
 async def measured(name: str, store: MetadataStore, seconds: float) -> StoreFigures:

@@ -71,7 +71,7 @@ async def _serve(settings: CoordinatorSettings, process: ServerProcess) -> None:
 
 
 class Lifetime(Protocol):
-    """What a process knows of its own end, and shows to others (``icecore.process.server``)."""
+    """A process, as it knows of its own end and shows itself (``icecore.process.server``)."""
 
     async def has_ended(self, work: Coroutine[Any, Any, object]) -> bool:
         """Wait until ``work`` has ended; False = the process is to end before that."""
@@ -141,7 +141,7 @@ class Roles:
         self._elector: Elector | None = None
         self._follower: EtcdFollower | None = None
         self._state = ClusterState()
-        """Of the next coordinator that this process is; followed until then."""
+        """State of the next coordinator that this process is; followed until then."""
         self._is_shown = False
 
     async def run(self) -> None:

@@ -23,7 +23,7 @@ class Bounds:
     holders: int = 3
     changes: int = 2
     sends: int = 2
-    """Of one change."""
+    """Times that one change is sent."""
     goes_back: bool = False
     """The store is put back to a copy."""
     watches: bool = False
@@ -75,9 +75,9 @@ class State:
 
     head: EtcdHead = FIRST
     changes: tuple[int, ...] = ()
-    """What is stored, in its order."""
+    """All that is stored, in its order."""
     events: tuple[tuple[EtcdHead, int], ...] = ()
-    """What watches tell: each head, and the change that came with it; 0 = none."""
+    """Each head that watches tell, and the change that came with it; 0 = none."""
     writers: tuple[Writer, Writer] = (Writer(), Writer())
     network: tuple[Message, ...] = ()
     holders: int = 0

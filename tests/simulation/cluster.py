@@ -148,6 +148,10 @@ class World:
         standbys: Coordinators beside the first one; their metadata are in etcd then.
     """
 
+    damaged = ""
+    """The host whose disk was chosen to be damaged."""
+    lookups_elsewhere = 0
+    """Look-ups of topics made by a fault that were compared with their logs."""
     adopts = False
     """True = a person lets metadata go on that are not the newest."""
 
@@ -180,8 +184,6 @@ class World:
         self.log = SimLog(self.loop)
         self.faults: Counter[str] = Counter()
         """Number of faults of each kind that really happened."""
-        self.damaged = ""
-        """The host whose disk was chosen to be damaged."""
         self.suspects: set[str] = set()
         """Hosts whose disks were chosen: what they hold may be UNKNOWN."""
         self.store_faults = StoreFaults(count=self.count_fault)
@@ -198,8 +200,6 @@ class World:
         self.shells: dict[str, Any] = {}
         """The Node or Coordinator object of each running process."""
         self.exits: list[str] = []
-        self.lookups_elsewhere = 0
-        """Look-ups of these topics that were compared with their logs."""
         self.fleeting: list[
             FleetingTopic
             | ExpiringTopic

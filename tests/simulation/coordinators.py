@@ -59,7 +59,7 @@ class Coordinators:
         drift = CLOCK_DRIFT_MAX
         self._rates = {name: self.rng.uniform(1 - drift, 1 + drift) for name in self.names}
         self.known_stores: dict[str, str] = {}
-        """What each data folder knows of the metadata that it belongs to."""
+        """Identity of the metadata that each data folder belongs to."""
         self._lifetimes: dict[str, _Lifetime] = {}
 
     def begin(self) -> None:

@@ -53,7 +53,7 @@ def standby_plan(kind: str) -> Callable[[int], Plan]:
 
 
 def acting_state(world: World) -> ClusterState | None:
-    """Of the coordinator that acts."""
+    """State of the coordinator that acts."""
     coordinator = world.shells.get(COORDINATOR)
     return None if coordinator is None else coordinator.ledger.state
 

@@ -68,7 +68,7 @@ class SimEtcd:
     compacted: int = 0
     rows: dict[bytes, Any] = field(default_factory=dict)
     base: list[Any] = field(default_factory=list)
-    """What there was when history was shortened, as events."""
+    """All rows of when history was shortened, as events."""
     history: list[tuple[int, list[Any]]] = field(default_factory=list)
     leases: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Length and end, by its own clock."""

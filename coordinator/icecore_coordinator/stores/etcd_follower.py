@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _ROWS_PER_PAGE: Final = 10_000
 """etcd counts the rest of a range for each page, so many small pages take it a square of time."""
 _ROWS_PER_TURN: Final = 500
-"""What is decoded at once: the election must not wait for it."""
+"""Decoded at once: the election must not wait for it."""
 _RETRY_S: Final = 0.5
 _BARRIER_S: Final = 1.0
 """A take-over waits so long for the watch; to read a small cluster again takes less."""

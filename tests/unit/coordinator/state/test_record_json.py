@@ -63,7 +63,7 @@ def test_a_record_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
 
 
 def test_what_is_empty_is_left_out_and_what_a_version_before_stored_is_read() -> None:
-    """That one stored each field, and takes the same defaults for what it does not find."""
+    """A version before stored each field, and takes the same defaults for what it does not find."""
     record = a_record(1)
     stored = json.loads(encode(record))
     for name in ("readers", "lossy", "surplus", "log_start_offset"):
