@@ -206,7 +206,7 @@ class LocalCluster:
 
     def _spawn(self, member: Member) -> None:
         member.log_path.parent.mkdir(parents=True, exist_ok=True)
-        section = "coordinator" if member is self.coordinator else "node"
+        section = "node" if member in self._nodes.values() else "coordinator"
         command = [*member.prefix, *member.arguments, "--listen", member.listen]
         if section == "node":
             command += ["--coordinator", self.bootstrap]

@@ -1,11 +1,16 @@
 """The network between a scenario's processes: a scenario can cut one direction of a link."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from icecore.process.members import Member
+from tests.support.etcd import EtcdPlace
+
+COORDINATOR: Final = "coordinator"
+COORDINATORS: Final = (COORDINATOR, "coordinator-2", "coordinator-3")
+ETCD: Final = ("etcd-1", "etcd-2", "etcd-3")
 
 
 class Links(ABC):
@@ -36,6 +41,15 @@ class Links(ABC):
     @abstractmethod
     def attach(self, member: Member) -> None:
         """Put a process where its links can be cut. Call before its first start."""
+
+    @abstractmethod
+    def place(self, name: str, pid: Callable[[], int]) -> EtcdPlace:
+        """Return where a member of etcd is to be, so that its links can be cut.
+
+        Args:
+            name: Of the member.
+            pid: Tells its process; 0 = it has none.
+        """
 
     @abstractmethod
     def cut(self, source: str, target: str) -> None:

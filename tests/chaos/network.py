@@ -8,19 +8,21 @@ removed by the next.
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from icecore.process.members import Member
-from tests.chaos.links import Links
+from tests.chaos.links import COORDINATORS, Links
+from tests.support.etcd import EtcdPlace
 
 _NAMESPACES = Path("/run/netns")
 _PREFIX = "icechaos"
 _CUT_PRIORITY = "1"
 _PORT = 7400
 """The port of each process: every port of its own namespace is free."""
+_METRICS_PORT = 7500
 
 
 class NetworkError(Exception):
@@ -84,6 +86,13 @@ class Network(Links):
         """See ``Links.attach``: it gets its namespace."""
         member.listen = f"{self.address(member.name)}:{_PORT}"
         member.prefix = self.prefix(member.name)
+        if member.name in COORDINATORS:
+            member.metrics_listen = f"{self.address(member.name)}:{_METRICS_PORT}"
+
+    def place(self, name: str, pid: Callable[[], int]) -> EtcdPlace:
+        """See ``Links.place``."""
+        client, peer, metrics = (f"{self.address(name)}:{port}" for port in (2379, 2380, 2381))
+        return EtcdPlace(client, peer, metrics, client, peer, tuple(self.prefix(name)))
 
     def address(self, name: str) -> str:
         """The IP address of a process."""

@@ -10,20 +10,24 @@ import asyncio
 import contextlib
 import itertools
 import os
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from icecore.dev import HOST
 from icecore.process.members import Member
-from tests.chaos.links import Links
+from tests.chaos.links import COORDINATORS, ETCD, Links
+from tests.support.etcd import EtcdPlace
 from tests.support.ports import free_port_block
 
 _CHUNK_BYTES = 64 << 10
-_COORDINATOR = "coordinator"
 _START_S = 10.0
+_LOOK_S = 0.05
+_SWITCH_S = 0.0002
+"""The load runs beside the proxies: each look into ``/proc`` would wait for Python's 5 ms."""
 
 Link = tuple[str, str]
 """From one process to another."""
@@ -42,16 +46,19 @@ class Proxies(Links):
         self._names = list(names)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
-        ports = itertools.count(free_port_block(range(2 * len(self._names))))
+        ports = itertools.count(free_port_block(range(3 * len(self._names))))
         self._behind = {name: next(ports) for name in self._names}
-        self._native_behind = {name: next(ports) for name in self._names if name != _COORDINATOR}
+        self._second_behind = {name: next(ports) for name in self._names}
+        """Native ports of nodes; ports for the other members of etcd."""
+        self._metrics = {name: next(ports) for name in self._names}
         self._fronts: dict[str, int] = {}
-        self._native_fronts: dict[str, int] = {}
-        self._members: list[Member] = []
+        self._second_fronts: dict[str, int] = {}
+        self._pids: dict[str, Callable[[], int]] = {}
         self._open: dict[Link, asyncio.Event] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> Self:
+        sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(_START_S)
         return self
@@ -74,13 +81,34 @@ class Proxies(Links):
 
     def attach(self, member: Member) -> None:
         """See ``Links.attach``: others reach it through its proxy."""
-        self._members.append(member)
-        member.listen = f"{HOST}:{self._behind[member.name]}"
-        if member.name != _COORDINATOR:
-            member.extra += ["--advertise", f"{HOST}:{self._fronts[member.name]}"]
-            member.extra += ["--native-listen", f"{HOST}:{self._native_behind[member.name]}"]
-            member.extra += ["--native-advertise", f"{HOST}:{self._native_fronts[member.name]}"]
-            member.extra += ["--coordinator", f"{HOST}:{self._fronts[_COORDINATOR]}"]
+        self._pids[member.name] = lambda: member.pid if member.is_running else 0
+        member.listen = self._at(self._behind[member.name])
+        front = self._at(self._fronts[member.name])
+        coordinators = [each for each in self._names if each in COORDINATORS]
+        if member.name in COORDINATORS:
+            member.metrics_listen = self._at(self._metrics[member.name])
+            member.extra += ["--advertise", front] * (len(coordinators) > 1)
+            return
+        member.extra += ["--advertise", front]
+        member.extra += ["--native-listen", self._at(self._second_behind[member.name])]
+        member.extra += ["--native-advertise", self._at(self._second_fronts[member.name])]
+        fronts = (self._at(self._fronts[each]) for each in coordinators)
+        member.extra += ["--coordinator", ",".join(fronts)]
+
+    def place(self, name: str, pid: Callable[[], int]) -> EtcdPlace:
+        """See ``Links.place``."""
+        self._pids[name] = pid
+        return EtcdPlace(
+            client_listen=self._at(self._behind[name]),
+            peer_listen=self._at(self._second_behind[name]),
+            metrics_listen=self._at(self._metrics[name]),
+            client=self._at(self._fronts[name]),
+            peer=self._at(self._second_fronts[name]),
+        )
+
+    @staticmethod
+    def _at(port: int) -> str:
+        return f"{HOST}:{port}"
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -105,7 +133,7 @@ class Proxies(Links):
         self._servers: list[asyncio.Server] = []
         for behind, fronts in (
             (self._behind, self._fronts),
-            (self._native_behind, self._native_fronts),
+            (self._second_behind, self._second_fronts),
         ):
             for name, port in behind.items():
                 server = await self._front(name, port)
@@ -122,12 +150,31 @@ class Proxies(Links):
             task.add_done_callback(self._connections.discard)
             # Either end may go at any moment; a cancelled connection is the end of the run.
             with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
-                source = self._who(writer)
+                link = (self._who(writer, target), target)
+                first = await self._until_open(link, reader)
                 there = await asyncio.open_connection(HOST, port)
+                there[1].write(first)
                 with contextlib.closing(there[1]):
-                    await self._join((source, target), (reader, writer), there)
+                    await self._join(link, (reader, writer), there)
 
         return await asyncio.start_server(connected, HOST, 0)
+
+    async def _until_open(self, link: Link, reader: asyncio.StreamReader) -> bytes:
+        """Wait until a new connection can be made; return what was sent meanwhile. Whoever is cut
+        off dials again and again, and of that nothing may be left.
+
+        Raises ConnectionError: who dialed has given up.
+        """
+        gates = [self._gate(each) for each in (link, (link[1], link[0]))]
+        sent = bytearray()
+        while not all(gate.is_set() for gate in gates):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    piece = await reader.read(_CHUNK_BYTES)
+                if not piece:
+                    raise ConnectionAbortedError("it has given up")
+                sent += piece
+        return bytes(sent)
 
     async def _join(
         self,
@@ -157,11 +204,15 @@ class Proxies(Links):
             await target.drain()
         await gate.wait()  # the end of a connection is a packet, too
 
-    def _who(self, writer: asyncio.StreamWriter) -> str:
-        """The process at the other end; empty when it is none of ours."""
+    def _who(self, writer: asyncio.StreamWriter, target: str) -> str:
+        """The process at the other end; empty when it is none of ours. Nodes do not dial etcd, and
+        it dials none of them."""
+        dialers = {*ETCD, *COORDINATORS} if target in ETCD else {*self._names} - {*ETCD}
         port, front = (writer.get_extra_info(key)[1] for key in ("peername", "sockname"))
         inode = _inode(port, front)
-        pids = {member.name: member.pid for member in self._members if member.is_running}
+        if not inode or inode in _sockets(os.getpid()):  # most are of clients, here
+            return ""
+        pids = {each: pid for each in dialers & self._pids.keys() if (pid := self._pids[each]())}
         return next((name for name, pid in pids.items() if inode in _sockets(pid)), "")
 
     async def _end(self) -> None:
@@ -173,12 +224,15 @@ class Proxies(Links):
 
 
 def _inode(local_port: int, remote_port: int) -> str:
-    """Return the socket with these ports as ``/proc/PID/fd`` names it; empty when it is gone."""
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        columns = line.split()
-        ports = [int(columns[at].rpartition(":")[2], 16) for at in (1, 2)]
-        if ports == [local_port, remote_port]:
-            return f"socket:[{columns[9]}]"
+    """Return the socket with these ports as ``/proc/PID/fd`` names it; empty when it is gone. gRPC
+    dials IPv4 through sockets of IPv6."""
+    ends = f":{local_port:04X}", f":{remote_port:04X}"
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            if ends[0] in line and ends[1] in line:
+                columns = line.split()
+                if columns[1].endswith(ends[0]) and columns[2].endswith(ends[1]):
+                    return f"socket:[{columns[9]}]"
     return ""
 
 

@@ -25,20 +25,22 @@ from icecore import Admin
 from icecore.errors import IcecoreError
 from icecore.model import Acks
 from icecore.rpc.grpc_net import GrpcNet
-from tests.chaos.cluster import NAMES, ChaosCluster
+from tests.chaos.cluster import NAMES, NAMES_WITH_ETCD, ChaosCluster
+from tests.chaos.control import AnyCoordinator, ControlPlane, NotInTimeError
 from tests.chaos.disks import SmallDisks
-from tests.chaos.links import Links
+from tests.chaos.links import ETCD, Links
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.network import Network, why_impossible
 from tests.chaos.proxies import Proxies
 from tests.chaos.record import Recorder, first_acks_ms, load, longest_stalls_ms
-from tests.chaos.scenarios import SCENARIOS, Scenario
+from tests.chaos.scenarios import SCENARIOS
 from tests.chaos.storage import STORAGE, TIERED
 from tests.chaos.store import FaultyStore
-from tests.chaos.world import SEGMENT_BYTES, TOPIC, NotInTimeError, World
+from tests.chaos.world import TOPIC, Scenario, World
 from tests.simulation.checkers import answers_checked, check, lost_by_leader_acks
 from tests.simulation.history import History, Outcome
 from tests.simulation.observer import Observer
+from tests.support.etcd import EtcdMembers, EtcdPlace, etcd_program
 from tests.support.server_logs import caught_by_loops
 
 COLUMNS = {
@@ -53,6 +55,8 @@ COLUMNS = {
     "wrong_answers": ("query_missed", "query_wrong", "query_order"),
 }
 """Fields of the last line, and the checker's categories that each of them counts."""
+METADATA = ("file", "etcd")
+"""Where the coordinator keeps metadata; in etcd there are three coordinators."""
 WARM_UP_S = 2.0
 FINAL_READ_TRIES = 4
 MEASURED = "kill"
@@ -76,6 +80,7 @@ class Report:
     answers_checked: int = 0
     recoveries_ms: list[float] = field(default_factory=list)
     stalls_ms: list[float] = field(default_factory=list)
+    take_overs_ms: list[float] = field(default_factory=list)
     faults: int = 0
 
 
@@ -98,7 +103,7 @@ async def _run_scenario(
         await admin.create_topic(
             TOPIC,
             partitions=PARTITIONS,
-            segment_bytes=SEGMENT_BYTES,
+            segment_bytes=scenario.segment_bytes,
             **STORAGE[report.stored_as],
         )
     net = GrpcNet()
@@ -106,11 +111,12 @@ async def _run_scenario(
     def nodes() -> dict[int, tuple[str, int]]:
         return {i: (address, cluster.node(i).pid) for i, address in cluster.addresses.items()}
 
-    traffic = Load(cluster.bootstrap, TOPIC, recorder, nodes)
-    observer = Observer(net, cluster.bootstrap)
+    traffic = Load(cluster.clients_bootstrap, TOPIC, recorder, nodes)
+    observer = AnyCoordinator(net, cluster)
+    control = ControlPlane(cluster, network)
     rng = random.Random(f"{report.name} {os.getpid()}")
     ends_s = time.monotonic() + seconds
-    world = World(cluster, network, recorder, observer, traffic, rng, store, ends_s)
+    world = World(cluster, network, control, recorder, observer, traffic, rng, store, ends_s)
     try:
         traffic.start()
         await world.writes()
@@ -127,7 +133,8 @@ async def _run_scenario(
         except NotInTimeError as error:
             report.problems.append(f"after healing: {error}")
         await traffic.stop()
-        report.problems += traffic.problems
+        report.problems += [*traffic.problems, *control.problems]
+        report.take_overs_ms = control.take_overs_ms
         if scenario.is_smooth:
             report.problems += [f"an error surfaced: {error}" for error in traffic.errors[:20]]
         report.problems += await _read_everything(observer, traffic, recorder)
@@ -178,7 +185,12 @@ def judge(report: Report, history_path: Path) -> None:
 
 
 def run_one(
-    name: str, folder: Path, seconds: float, links: type[Links], stored_as: str = ""
+    name: str,
+    folder: Path,
+    seconds: float,
+    links: type[Links],
+    stored_as: str = "",
+    metadata: str = METADATA[0],
 ) -> Report:
     """One scenario from nothing to its verdict; how its topic is stored is drawn if need be."""
     scenario = SCENARIOS[name]
@@ -186,17 +198,23 @@ def run_one(
     if scenario.small_disks and os.geteuid():
         report.skipped = "mounting a tmpfs needs root"
         return report
+    has_etcd = scenario.needs_etcd or metadata == METADATA[1]
+    if has_etcd and etcd_program() is None:
+        report.skipped = "there is no etcd: make setup-etcd"
+        return report
     is_tiered = report.stored_as in TIERED
     folder.mkdir(parents=True)
     history_path = folder / "history.jsonl"
     with ExitStack() as stack:
-        network = links(NAMES)
+        network = links(NAMES_WITH_ETCD if has_etcd else NAMES)
         stack.enter_context(network)
         stack.enter_context(SmallDisks(folder / "cluster", scenario.small_disks))
         store = None
         if is_tiered:
             store = stack.enter_context(FaultyStore(folder / "store", network.host))
-        cluster = ChaosCluster(folder / "cluster", network, store.settings if store else {})
+        etcd = _etcd(folder / "etcd", network, stack) if has_etcd else None
+        settings = store.settings if store else {}
+        cluster = ChaosCluster(folder / "cluster", network, settings, etcd)
         recorder = Recorder(history_path)
         stack.callback(recorder.close)
         cluster.start()
@@ -209,6 +227,18 @@ def run_one(
         report.problems += warnings
     judge(report, history_path)
     return report
+
+
+def _etcd(folder: Path, network: Links, stack: ExitStack) -> EtcdMembers:
+    """Three members that run until the stack ends."""
+    members: list[EtcdMembers] = []
+
+    def place(number: int, name: str) -> EtcdPlace:
+        return network.place(name, lambda: members[0].pid(number) if members else 0)
+
+    members.append(EtcdMembers(folder, [place(*each) for each in enumerate(ETCD)]))
+    stack.callback(members[0].stop)
+    return members[0].start()
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -225,6 +255,8 @@ def show(report: Report, took_s: float, folder: Path) -> None:
     recovery = f" slowest_recovery_ms={slowest_ms:.0f}" if slowest_ms else ""
     stall_ms = max(report.stalls_ms, default=0.0)
     recovery += f" longest_stall_ms={stall_ms:.0f}" if stall_ms else ""
+    take_over_ms = max(report.take_overs_ms, default=0.0)
+    recovery += f" slowest_take_over_ms={take_over_ms:.0f}" if take_over_ms else ""
     what = f"{report.name} ({report.stored_as or 'no topic'})"
     print(f"  {what}: {verdict} in {took_s:.0f} s, faults={report.faults} {acked}{recovery}")
     for problem in report.problems[:30]:
@@ -245,6 +277,7 @@ def summary(reports: list[Report]) -> str:
     for report in reports:
         categories.update(report.categories)
     recoveries = [each for report in reports for each in report.recoveries_ms]
+    take_overs = [each for report in reports for each in report.take_overs_ms]
     fields: dict[str, object] = {
         "scenarios": sum(not report.skipped for report in reports),
         "skipped": sum(bool(report.skipped) for report in reports),
@@ -254,6 +287,8 @@ def summary(reports: list[Report]) -> str:
         "answers_checked": sum(report.answers_checked for report in reports),
         "lost_acks_leader": sum(report.lost_acks_leader for report in reports),
         "recovery_p99_ms": f"{percentile(recoveries, 0.99):.0f}",
+        "take_over_p50_ms": f"{percentile(take_overs, 0.5):.0f}",
+        "take_over_max_ms": f"{max(take_overs, default=0.0):.0f}",
     }
     return "chaos: " + " ".join(f"{name}={value}" for name, value in fields.items())
 
@@ -264,6 +299,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of faults, per scenario")
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), help="only this")
     parser.add_argument("--stored-as", choices=sorted(STORAGE), default="", help="not drawn")
+    parser.add_argument(
+        "--metadata", choices=METADATA, default=METADATA[0], help="etcd: of all scenarios"
+    )
     parser.add_argument("--proxies", action="store_true", help="no network namespaces")
     parser.add_argument("--keep", action="store_true", help="keep all folders")
     arguments = parser.parse_args()
@@ -279,7 +317,8 @@ def main() -> int:
         print(f"  {name} …", flush=True)
         folder = root / f"{len(reports) + 1:02d}-{name}"
         try:
-            report = run_one(name, folder, arguments.seconds, links, arguments.stored_as)
+            stored_as, metadata = arguments.stored_as, arguments.metadata
+            report = run_one(name, folder, arguments.seconds, links, stored_as, metadata)
         except Exception as error:  # the other scenarios still have something to tell
             traceback.print_exc()
             report = Report(name, problems=[f"the scenario broke: {error!r}"])

@@ -6,33 +6,21 @@ healing is part of it. Each round begins with a cluster that takes writes.
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from icecore.model import SegmentState
 from tests.chaos import damage
-from tests.chaos.cluster import COORDINATOR, LEASE_MS, NODES
+from tests.chaos.cluster import LEASE_MS, NODES
+from tests.chaos.control_scenarios import CONTROL_SCENARIOS
 from tests.chaos.disks import fill
-from tests.chaos.storage import OWN_FILES, SURVIVES_ONE_PROCESS, SURVIVES_PROCESSES, TIERED
+from tests.chaos.storage import OWN_FILES, SURVIVES_ONE_PROCESS, TIERED
 from tests.chaos.store import FAULTS
-from tests.chaos.world import World, name_of
+from tests.chaos.world import Scenario, World, name_of
 
 SILENCE_S = LEASE_MS / 1000 + 2.5
 """Longer than the lease, and than what follows its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """``run`` makes the faults; the flags say what it needs and what it promises."""
-
-    run: Callable[[World], Awaitable[None]]
-    small_disks: tuple[int, ...] = ()
-    is_smooth: bool = False
-    """Patient producers may be told of no error at all."""
-    stored_as: tuple[str, ...] = SURVIVES_PROCESSES
-    """How the topic may be stored, by name."""
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -55,7 +43,7 @@ async def kill_all(world: World) -> None:
         world.fault("kill_all")
         for node_id in world.cluster.addresses:
             world.cluster.node(node_id).process.kill()  # type: ignore[union-attr]
-        world.cluster.kill_coordinator()
+        await world.control.kill(world.control.coordinators)
         for node_id in world.cluster.addresses:
             await asyncio.to_thread(world.cluster.kill_node, node_id)  # waits for its end
         await asyncio.sleep(world.rng.random())
@@ -82,8 +70,9 @@ async def kill_coordinator_in_recovery(world: World) -> None:
         victim = await world.leader()
         await world.kill(victim, "kill_during_coordinator_kill")
         await asyncio.sleep(world.rng.uniform(0.3, 1.2))
-        world.fault("kill_coordinator")
-        await asyncio.to_thread(world.cluster.kill_coordinator)
+        active = await world.control.active()
+        world.fault("kill_coordinator", name=active.name)
+        await world.control.kill([active])
         await asyncio.sleep(world.rng.uniform(0.0, 1.0))
         await world.heal()
         await world.writes()
@@ -135,9 +124,9 @@ async def one_way(world: World) -> None:
     is_towards = True
     while world.left_s > 0:
         name = name_of(await world.leader())
-        ends = (name, COORDINATOR) if is_towards else (COORDINATOR, name)
-        world.fault("one_way", source=ends[0], target=ends[1])
-        world.network.cut(*ends)
+        world.fault("one_way", node=name, is_towards=is_towards)
+        for each in world.control.names:
+            world.network.cut(*((name, each) if is_towards else (each, name)))
         is_towards = not is_towards
         await asyncio.sleep(SILENCE_S)
         world.network.heal()
@@ -162,7 +151,7 @@ async def minority(world: World) -> None:
     while world.left_s > 0:
         leader = await world.leader()
         world.fault("minority", node=leader)
-        rest = [COORDINATOR, *map(name_of, world.others(leader))]
+        rest = [*world.control.names, *map(name_of, world.others(leader))]
         world.network.separate([name_of(leader)], rest)
         await world.writes(within_s=SILENCE_S + 30.0)
         await asyncio.sleep(SILENCE_S)
@@ -177,7 +166,8 @@ async def majority_cut_off(world: World) -> None:
         cut_off = [leader, world.rng.choice(world.others(leader))]
         rest = [each for each in world.cluster.addresses if each not in cut_off]
         world.fault("majority", nodes=cut_off)
-        world.network.separate(map(name_of, cut_off), [COORDINATOR, *map(name_of, rest)])
+        others = [*world.control.names, *map(name_of, rest)]
+        world.network.separate(map(name_of, cut_off), others)
         await asyncio.sleep(SILENCE_S)
         world.network.heal()
         await world.writes(within_s=40.0)
@@ -348,7 +338,7 @@ async def storm(world: World) -> None:
     """Kills, pauses and cuts on top of each other, without waiting for anything to recover."""
     cluster, rng = world.cluster, world.rng
     paused: set[int] = set()
-    names = [COORDINATOR, *map(name_of, NODES)]
+    names = [*world.control.names, *map(name_of, NODES)]
     while world.left_s > 0:
         node_id = rng.choice(NODES)
         match rng.randrange(6):
@@ -359,9 +349,10 @@ async def storm(world: World) -> None:
                 world.fault("storm_pause", node=node_id)
                 cluster.node(node_id).pause()
                 paused.add(node_id)
-            case 2 if cluster.coordinator.is_running:
-                world.fault("storm_kill_coordinator")
-                await asyncio.to_thread(cluster.kill_coordinator)
+            case 2:
+                victim = rng.choice(world.control.coordinators)
+                world.fault("storm_kill_coordinator", name=victim.name)
+                await world.control.kill([victim])
             case 3 | 4:
                 source, target = rng.sample(names, 2)
                 world.fault("storm_cut", source=source, target=target)
@@ -395,4 +386,5 @@ SCENARIOS: dict[str, Scenario] = {
     "add_node": Scenario(add_node),
     "store_fails": Scenario(store_fails, stored_as=TIERED),
     "storm": Scenario(storm),
+    **CONTROL_SCENARIOS,
 }

@@ -209,10 +209,11 @@ def test_what_a_scenario_does_is_survived_by_each_way_to_store_its_topic() -> No
 
 def test_last_line() -> None:
     ran = Report("a", acked=Counter({Acks.ALL: 7, Acks.QUORUM: 5}), recoveries_ms=[10.0, 500.0])
+    ran.take_overs_ms = [2000.0, 4000.0, 2100.0]
     ran.categories["aborted"] = 2
     assert summary([ran, Report("b", skipped="no namespaces")]) == (
         "chaos: scenarios=1 skipped=1 acked_all=7 acked_quorum=5 lost=0 duplicated=0 gaps=0 "
         "reordered=0 aborted_reads=2 wrong_answers=0 answers_checked=0 lost_acks_leader=0 "
-        "recovery_p99_ms=500"
+        "recovery_p99_ms=500 take_over_p50_ms=2100 take_over_max_ms=4000"
     )
     assert re.fullmatch(r"chaos:( \w+=\d+)+", summary([]))

@@ -1,5 +1,6 @@
 """A cut between two processes holds back one way, tells nobody, and leaves everybody else alone."""
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ WAIT_S = 20.0
 HELD_S = 0.5
 CLIENT = """
 import socket, sys
-with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as there:
+with socket.create_connection((sys.argv[2], int(sys.argv[1]))) as there:
     for line in sys.stdin:
         there.sendall(line.encode())
         print(there.recv(100).decode(), end="", flush=True)
@@ -33,7 +34,10 @@ def proxies() -> Iterator[Proxies]:
         yield running
 
 
-def test_a_cut_holds_back_one_way_until_it_heals(proxies: Proxies, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [HOST, f"::ffff:{HOST}"])  # gRPC dials by the second one
+def test_a_cut_holds_back_one_way_until_it_heals(
+    proxies: Proxies, tmp_path: Path, host: str
+) -> None:
     one, two = (Member(name, [], "", tmp_path / name) for name in ("node-1", "node-2"))
     proxies.attach(one)
     proxies.attach(two)
@@ -41,7 +45,7 @@ def test_a_cut_holds_back_one_way_until_it_heals(proxies: Proxies, tmp_path: Pat
     with socket.create_server((HOST, port_of(two.listen))) as server:
         server.settimeout(WAIT_S)
         one.process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT, str(front)],
+            [sys.executable, "-c", CLIENT, str(front), host],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -80,3 +84,38 @@ def _stranger(proxies: Proxies, front: int, server: socket.socket) -> None:
         connection.settimeout(WAIT_S)
         client.sendall(b"hello")
         assert connection.recv(100) == b"hello"
+
+
+def test_a_process_that_is_cut_off_makes_no_connection(proxies: Proxies, tmp_path: Path) -> None:
+    """It dials again and again, and each time it gives up: nothing of that is left."""
+    one, two = (Member(name, [], "", tmp_path / name) for name in ("node-1", "node-2"))
+    proxies.attach(one)
+    proxies.attach(two)
+    front = port_of(two.extra[two.extra.index("--advertise") + 1])
+    proxies.cut("node-2", "node-1")
+    with socket.create_server((HOST, port_of(two.listen))) as server:
+        server.settimeout(HELD_S)
+        with _dialing(one, front) as client:
+            with pytest.raises(TimeoutError):
+                server.accept()
+            client.kill()
+        with _dialing(one, front) as client:
+            assert client.stdin is not None
+            client.stdin.write(b"sent meanwhile\n")
+            client.stdin.flush()
+            proxies.heal()
+            server.settimeout(WAIT_S)
+            with server.accept()[0] as connection:
+                assert connection.recv(100) == b"sent meanwhile\n"
+
+
+@contextlib.contextmanager
+def _dialing(member: Member, front: int) -> Iterator["subprocess.Popen[bytes]"]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    client = subprocess.Popen([sys.executable, "-c", CLIENT, str(front), HOST], **pipes)  # type: ignore[call-overload]
+    member.process = client
+    try:
+        yield client
+    finally:
+        client.kill()
+        client.communicate()

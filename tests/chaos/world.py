@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from icecore.errors import IcecoreError
 from icecore.model import Segment, SegmentState
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.control import ControlPlane, NotInTimeError
 from tests.chaos.links import Links
 from tests.chaos.load import PARTITIONS, Load
 from tests.chaos.record import Recorder
+from tests.chaos.storage import SURVIVES_PROCESSES
 from tests.chaos.store import FaultyStore
 from tests.simulation.observer import Observer
 
@@ -22,8 +24,19 @@ SEGMENT_BYTES = 256 << 10
 POLL_S = 0.2
 
 
-class NotInTimeError(Exception):
-    """The cluster did not become what it had to become."""
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``run`` makes the faults; the flags say what it needs and what it promises."""
+
+    run: "Callable[[World], Awaitable[None]]"
+    small_disks: tuple[int, ...] = ()
+    is_smooth: bool = False
+    """Patient producers may be told of no error at all."""
+    stored_as: tuple[str, ...] = SURVIVES_PROCESSES
+    """How the topic may be stored, by name."""
+    needs_etcd: bool = False
+    """Its metadata are in etcd, and three coordinators stand by for each other."""
+    segment_bytes: int = SEGMENT_BYTES
 
 
 @dataclass(slots=True)
@@ -32,6 +45,7 @@ class World:
 
     cluster: ChaosCluster
     network: Links
+    control: ControlPlane
     recorder: Recorder
     observer: Observer
     load: Load
@@ -134,8 +148,7 @@ class World:
         self.network.heal()
         if self.store is not None:
             self.store.heal()
-        if not self.cluster.coordinator.is_running:
-            await asyncio.to_thread(self.cluster.start_coordinator)
+        await self.control.heal()
         dead = [i for i in self.cluster.addresses if not self.cluster.node(i).is_running]
         for node_id in set(self.cluster.addresses) - set(dead):
             self.cluster.node(node_id).resume()

@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -63,60 +64,91 @@ def as_text(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdPlace:
+    """Addresses of a member, ``HOST:PORT`` each: where it listens, and where others reach it."""
+
+    client_listen: str
+    peer_listen: str
+    metrics_listen: str
+    client: str
+    peer: str
+    prefix: tuple[str, ...] = ()
+    """In front of the program: a command that ends in exec, such as ``nsenter``."""
+
+
+def loopback_places(count: int) -> list[EtcdPlace]:
+    """Free ports of this machine for so many members."""
+    ports = iter(free_ports(3 * count))
+    found = []
+    for _ in range(count):
+        client, peer, metrics = (f"127.0.0.1:{next(ports)}" for _ in range(3))
+        found.append(EtcdPlace(client, peer, metrics, client, peer))
+    return found
+
+
 class EtcdMembers:
     """Members of one etcd cluster, each a process of ours.
 
     Args:
         folder: Of their data and logs.
-        count: How many.
+        places: Of each member.
         flags: For each of them.
         scheme: ``https`` where the flags say so; clients' side only.
     """
 
     def __init__(
-        self, folder: Path, count: int, flags: Sequence[str] = (), scheme: str = "http"
+        self,
+        folder: Path,
+        places: Sequence[EtcdPlace],
+        flags: Sequence[str] = (),
+        scheme: str = "http",
     ) -> None:
         program = etcd_program()
         assert program is not None
         self._folder, self._program, self._flags = folder, program, list(flags)
-        self._scheme = scheme
-        ports = free_ports(3 * count)
-        self._clients = [f"127.0.0.1:{port}" for port in ports[:count]]
-        self._peers = [f"http://127.0.0.1:{port}" for port in ports[count : 2 * count]]
-        self._metrics = [f"http://127.0.0.1:{port}" for port in ports[2 * count :]]
+        self._scheme, self._places = scheme, list(places)
+        self._metrics = [f"http://{each.metrics_listen}" for each in places]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def endpoints(self) -> list[str]:
         """``HOST:PORT`` of each member."""
-        return list(self._clients)
+        return [each.client for each in self._places]
 
     @property
     def metrics(self) -> list[str]:
         """URL of each member's metrics and health."""
         return list(self._metrics)
 
+    def pid(self, number: int) -> int:
+        """Process id of a member; 0 while it does not run."""
+        process = self._processes.get(number)
+        return process.pid if process is not None and process.poll() is None else 0
+
     def start(self) -> "EtcdMembers":
         """Start all, wait until each has a leader."""
-        for number in range(len(self._clients)):
+        for number in range(len(self._places)):
             self.start_member(number)
-        for number in range(len(self._clients)):
+        for number in range(len(self._places)):
             self.wait_ready(number)
         return self
 
     def start_member(self, number: int) -> None:
         """Start one, again on its folder, without a wait."""
-        initial = ",".join(f"m{i}={peer}" for i, peer in enumerate(self._peers))
-        client = f"{self._scheme}://{self._clients[number]}"
+        place, scheme = self._places[number], self._scheme
+        initial = ",".join(f"m{i}=http://{each.peer}" for i, each in enumerate(self._places))
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"m{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
                 [
+                    *place.prefix,
                     self._program,
                     *(f"--name=m{number}", f"--data-dir={self._folder / f'm{number}'}"),
-                    *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
-                    f"--listen-peer-urls={self._peers[number]}",
-                    f"--initial-advertise-peer-urls={self._peers[number]}",
+                    f"--listen-client-urls={scheme}://{place.client_listen}",
+                    f"--advertise-client-urls={scheme}://{place.client}",
+                    f"--listen-peer-urls=http://{place.peer_listen}",
+                    f"--initial-advertise-peer-urls=http://{place.peer}",
                     *(f"--initial-cluster={initial}", "--log-level=error"),
                     f"--listen-metrics-urls={self._metrics[number]}",
                     *("--heartbeat-interval=100", "--election-timeout=1000", *self._flags),
@@ -145,7 +177,7 @@ class EtcdMembers:
 
     def post(self, path: str, body: dict[str, object], member: int = 0, token: str = "") -> bytes:
         """Ask etcd's JSON gateway, such as ``/v3/auth/enable``; for whoever administers etcd."""
-        url = f"{self._scheme}://{self._clients[member]}{path}"
+        url = f"{self._scheme}://{self.endpoints[member]}{path}"
         request = urllib.request.Request(url, json.dumps(body).encode())
         if token:
             request.add_header("Authorization", token)
@@ -169,7 +201,7 @@ class EtcdMembers:
         newest = json.loads(self.post("/v3/kv/range", {"key": as_text(b"junk")}))["header"]
         compaction = {"revision": newest["revision"], "physical": True}
         self.post("/v3/kv/compaction", compaction)
-        for number in range(len(self._clients)):
+        for number in range(len(self._places)):
             self.post("/v3/maintenance/defragment", {}, number)
         alarms = json.loads(self.post("/v3/maintenance/alarm", {"action": "GET"}))
         for alarm in alarms.get("alarms", ()):
@@ -201,7 +233,7 @@ def running_members(
     folder: Path, count: int, flags: Sequence[str] = (), scheme: str = "http"
 ) -> Iterator[EtcdMembers]:
     """Members of a new cluster; they end with the block."""
-    members = EtcdMembers(folder, count, flags, scheme)
+    members = EtcdMembers(folder, loopback_places(count), flags, scheme)
     try:
         yield members.start()
     finally:
