@@ -258,7 +258,11 @@ class Roles:
         """Wait for a person who says how suspended metadata go on; return False when this process
         is to stop before that."""
         self._suspended = SuspendedCoordinator(
-            self._net, self._around.store(None), self._around.rng(), why
+            self._net,
+            self._around.store(None),
+            self._around.rng(),
+            why,
+            self._settings.topic_defaults,
         )
         try:
             await self._suspended.start(self._address, self._settings.native_listen)

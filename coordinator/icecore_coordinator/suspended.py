@@ -12,6 +12,7 @@ from icecore.errors import SupersededError
 from icecore.process.log import event
 from icecore.rpc.addresses import native
 from icecore.rpc.ports import Net, Rng, Server
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.adoption.adopt import Adoption
 from icecore_coordinator.ledger import Ledger, to_its_end
 from icecore_coordinator.services.adoption_service import AdoptionService
@@ -29,10 +30,13 @@ class SuspendedCoordinator:
         store: Exclusive to this object; closed by ``stop``.
         rng: Of its name.
         why: Why the metadata are suspended, and what a person can do.
+        defaults: Of topics that come back from object storage, and say nothing.
     """
 
-    def __init__(self, net: Net, store: MetadataStore, rng: Rng, why: str) -> None:
-        self._net, self._store, self._why = net, store, why
+    def __init__(
+        self, net: Net, store: MetadataStore, rng: Rng, why: str, defaults: TopicDefaults
+    ) -> None:
+        self._net, self._store, self._why, self._defaults = net, store, why, defaults
         self._name = rng.bytes(8).hex()
         self._ledger = Ledger(store, rng)
         self._servers: list[Server] = []
@@ -48,7 +52,9 @@ class SuspendedCoordinator:
             StorageError: The metadata store failed.
         """
         await self._ledger.open()
-        service = AdoptionService(self._ledger.state, self._why, self._name, self._commit)
+        service = AdoptionService(
+            self._ledger.state, self._why, self._name, self._commit, self._defaults
+        )
         for address in (listen, *([native(native_listen)] if native_listen else [])):
             self._servers.append(await self._net.serve(address, service.handlers()))
         event(_log, logging.CRITICAL, "metadata_suspended", why=self._why)

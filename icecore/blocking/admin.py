@@ -264,7 +264,12 @@ class Admin:
         return background.run(self._admin.balance_cluster(dry_run=dry_run))
 
     def adopt_metadata(
-        self, *, dry_run: bool = False, without_nodes: Sequence[int] = (), skip_gaps: bool = False
+        self,
+        *,
+        dry_run: bool = False,
+        without_nodes: Sequence[int] = (),
+        skip_gaps: bool = False,
+        bucket: Sequence[Mapping[str, Any]] | None = None,
     ) -> AdoptedMetadata:
         """Let suspended metadata go on: those of an older copy of the store, or of an empty one.
 
@@ -274,6 +279,8 @@ class Admin:
             dry_run: Only say what would come back.
             without_nodes: Nodes that are gone for good. What they alone have is lost.
             skip_gaps: Offsets that no node has count as lost.
+            bucket: What object storage has: the topics that `icecore cluster adopt --bucket` reads.
+                None = nobody has read it.
 
         Raises:
             InvalidRequestError: The metadata are not suspended.
@@ -281,7 +288,7 @@ class Admin:
         """
         return background.run(
             self._admin.adopt_metadata(
-                dry_run=dry_run, without_nodes=without_nodes, skip_gaps=skip_gaps
+                dry_run=dry_run, without_nodes=without_nodes, skip_gaps=skip_gaps, bucket=bucket
             )
         )
 

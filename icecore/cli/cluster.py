@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from icecore.cli.bucket import Endpoint, Region, bucket_place, read_inventory
 from icecore.cli.options import DryRun, Yes
 from icecore.cli.output import Output, counted, plain, size
 from icecore.cli.records.times import iso_time
@@ -175,23 +176,41 @@ def adopt(
         typer.Option(help="This node is gone for good; what it alone has is lost (repeatable)."),
     ] = None,
     skip_gaps: Annotated[
-        bool, typer.Option(help="Offsets that no node has count as lost.")
+        bool, typer.Option(help="Offsets that no node has, nor the bucket, count as lost.")
     ] = False,
+    bucket: Annotated[
+        str,
+        typer.Option(
+            help="The cluster's own, as in tier_url: what nodes dropped since comes back.",
+            metavar="URL",
+        ),
+    ] = "",
+    region: Region = "",
+    endpoint: Endpoint = "",
     yes: Yes = False,
 ) -> None:
     """Go on with the coordinator's store, though it is an older copy, or empty.
 
     For when the newest store is lost. Nodes tell what they hold, and every number goes above that.
-    Start all nodes first. Nothing is deleted. Ends with status 1 when nothing was changed.
+    With --bucket, segments and topics that object storage has come back as well. Start all nodes
+    first. Nothing is deleted. Ends with status 1 when nothing was changed.
     """
     session, gone = session_of(context), without_node or []
+    topics: list[dict[str, Any]] | None = None
+    problems: list[str] = []
 
     async def ask(admin: "Admin", *, is_dry: bool) -> AdoptedMetadata:
-        return await admin.adopt_metadata(dry_run=is_dry, without_nodes=gone, skip_gaps=skip_gaps)
+        return await admin.adopt_metadata(
+            dry_run=is_dry, without_nodes=gone, skip_gaps=skip_gaps, bucket=topics
+        )
 
     found = session.admin(lambda admin: ask(admin, is_dry=True))
+    if bucket and not found.is_done:
+        place, cluster_id = bucket_place(region, endpoint), found.cluster_id.hex()
+        topics, problems = read_inventory(session, bucket, place, cluster_id, skip_gaps=skip_gaps)
+        found = session.admin(lambda admin: ask(admin, is_dry=True))
     _show_adopted(session.output, found)
-    why_not = _why_not_adopted(found, skip_gaps=skip_gaps)
+    why_not = _why_not_adopted(found, problems, skip_gaps=skip_gaps)
     if not (dry_run or why_not or found.is_done):
         confirm_final("Go on with this store, and never with a newer one?", yes=yes)
         found = session.admin(lambda admin: ask(admin, is_dry=False))
@@ -205,7 +224,7 @@ def adopt(
         raise typer.Exit(1)
 
 
-def _why_not_adopted(found: AdoptedMetadata, *, skip_gaps: bool) -> str:
+def _why_not_adopted(found: AdoptedMetadata, problems: Sequence[str], *, skip_gaps: bool) -> str:
     """Return what is in the way of an adoption; empty when nothing is."""
     if found.missing_nodes:
         names = ", ".join(map(str, found.missing_nodes))
@@ -214,12 +233,16 @@ def _why_not_adopted(found: AdoptedMetadata, *, skip_gaps: bool) -> str:
             f"Nodes that have not told what they hold: {names}. Start them, wait some seconds, and "
             f"repeat the command. If they are gone for good: {options}"
         )
+    if problems:
+        return (
+            f"The bucket has topics that are not whole: {problems[0]}. Mend it, and repeat the "
+            "command. To go on, and count as lost what can't be read: --skip-gaps"
+        )
     if not skip_gaps and any(each.is_gap for each in found.findings):
         return (
             "Offsets are on no node, or an object store was not read: see above. Start every node "
-            "that may have them, or can read it. Offsets of a tiered topic may be in its bucket: "
-            "icecore tier restore brings them into a new cluster. To go on, and count all of it as "
-            "lost: --skip-gaps"
+            "that may have them, or can read it. Offsets of a tiered topic are in its bucket: "
+            "--bucket URL brings them back. To go on, and count all of it as lost: --skip-gaps"
         )
     return ""
 

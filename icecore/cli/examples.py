@@ -42,7 +42,10 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "icecore node remove 2",
         "icecore node remove 2 --disk-gone --yes",
     ),
-    "cluster adopt": ("icecore cluster adopt --dry-run", "icecore cluster adopt"),
+    "cluster adopt": (
+        "icecore cluster adopt --dry-run",
+        "icecore cluster adopt --bucket s3://bucket/prefix",
+    ),
     "segment list": ("icecore segment list flights --partition 0",),
     "segment verify": ("icecore segment verify .icecore/node-1",),
     "segment declare-lost": ("icecore segment declare-lost flights 0 7",),

@@ -5,7 +5,6 @@ What reads a bucket is the servers' code, in a process of its own: clients don't
 
 import json
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from uuid import UUID
 
 import typer
 
+from icecore.cli.bucket import Endpoint, Region, bucket_place, run_on_bucket
 from icecore.cli.options import DryRun, TopicName, Yes
 from icecore.cli.output import plain
 from icecore.cli.session import CommandSession, confirm_final, session_of
@@ -22,10 +22,8 @@ from icecore.errors import (
     ConflictError,
     IcecoreError,
     InvalidRequestError,
-    StorageError,
     WrongClusterError,
 )
-from icecore.process import launch
 from icecore.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ Url = Annotated[
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this one, by name or UUID; may repeat.")
 ]
-Region = Annotated[str, typer.Option(help="Of an S3 bucket.")]
-Endpoint = Annotated[str, typer.Option(help="http(s)://host:port of another S3 than AWS's.")]
 TakeOver = Annotated[
     bool,
     typer.Option(
@@ -133,9 +129,9 @@ def verify(
     strange (files nobody knows, unfinished uploads) is told.
     """
     session = session_of(context)
-    arguments = [*_topics(topic), *_where(region, endpoint)]
+    arguments = [*_topics(topic), *bucket_place(region, endpoint)]
     words = ["verify", url, *arguments]
-    found = _run(session, words) if offline else _proof(session, words, topic)
+    found = run_on_bucket(session, words) if offline else _proof(session, words, topic)
     strange = [*found["strange"], *(s for each in found["topics"] for s in each["strange"])]
     if session.output.is_json:
         session.output.json(found)
@@ -196,11 +192,11 @@ def restore(
     in one bucket would delete each other's objects, so the old one must never run again.
     """
     session = session_of(context)
-    arguments = [*_topics(topic), *_where(region, endpoint)]
+    arguments = [*_topics(topic), *bucket_place(region, endpoint)]
     arguments += ["--partitions", str(partitions), *["--skip-gaps"] * skip_gaps]
     arguments += ["--with-deleted"] * with_deleted
     arguments += _adopt(adopt or ())
-    found = _run(session, ["plan", url, *arguments])
+    found = run_on_bucket(session, ["plan", url, *arguments])
     problems = [
         f"{each['topic'] or each['topic_id']}: {what}"
         for each in found["topics"]
@@ -219,7 +215,7 @@ def restore(
         _tell_missing(session, problems)
     if not whole:
         raise ConflictError("; ".join(left[:5]) or f"no topic is in {url}")
-    where = _where(region, endpoint)
+    where = bucket_place(region, endpoint)
     _claim(session, url, found, where, adopt or (), is_meant=take_over, yes=yes)
     for line in left:
         session.output.note(line)
@@ -326,7 +322,7 @@ def _claim(
         confirm_final(f"Take what cluster {each} left, which must never run again?", yes=yes)
     claim = ["take-over", url, *where, "--cluster", mine, *(["--old", owner] if owner else [])]
     claim += _adopt(adopted)
-    _run(session, claim)
+    run_on_bucket(session, claim)
 
 
 @app.command("forget-store")
@@ -366,7 +362,7 @@ def export_manifest(
     It holds for this moment; whoever reads Delta tables does not need it.
     """
     session = session_of(context)
-    found = _run(session, ["hive", url, *_topics(topic), *_where(region, endpoint)])
+    found = run_on_bucket(session, ["hive", url, *_topics(topic), *bucket_place(region, endpoint)])
     session.output.rows(found["manifests"], ("topic", "url", "files"))
 
 
@@ -438,7 +434,7 @@ def _proof(session: CommandSession, words: list[str], topics: list[str] | None) 
     be under way."""
     known = _metadata(session, topics)
     for _ in range(_LOOKS):
-        found = _run(session, [*words, "--published"], known)
+        found = run_on_bucket(session, [*words, "--published"], known)
         before, known = known, _metadata(session, topics)
         if not found["damaged"] or known == before:
             break
@@ -464,26 +460,3 @@ def _topics(topics: list[str] | None) -> list[str]:
 
 def _adopt(clusters: Sequence[str]) -> list[str]:
     return [word for each in clusters for word in ("--adopt", each.lower())]
-
-
-def _where(region: str, endpoint: str) -> list[str]:
-    return ["--region", region, "--endpoint", endpoint]
-
-
-def _run(session: CommandSession, arguments: list[str], known: str | None = None) -> dict[str, Any]:
-    """One command on a bucket. Raises StorageError with what it says."""
-    progress = [] if session.output.is_quiet or session.output.is_json else ["--progress"]
-    done = subprocess.run(
-        [*launch.command("icecore_node.bucket_commands"), *arguments, *progress],
-        stdout=subprocess.PIPE,
-        stderr=None if progress else subprocess.PIPE,
-        input=known or "",
-        text=True,
-        check=False,
-    )
-    try:
-        found: dict[str, Any] = json.loads(done.stdout)
-    except ValueError as error:
-        why = (done.stderr or "").strip().splitlines() or ["see above"]
-        raise StorageError(why[-1].removeprefix("icecore: ")) from error
-    return found

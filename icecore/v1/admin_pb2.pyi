@@ -2496,12 +2496,23 @@ class AdoptMetadataRequest(_message.Message):
     DRY_RUN_FIELD_NUMBER: _builtins.int
     WITHOUT_NODES_FIELD_NUMBER: _builtins.int
     SKIP_GAPS_FIELD_NUMBER: _builtins.int
+    BUCKET_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     dry_run: _builtins.bool
     skip_gaps: _builtins.bool
     """offsets that no node has count as lost"""
+    page: _builtins.int
+    """of these parts; the first one replaces all that came before"""
+    more: _builtins.bool
+    """others follow: nothing is decided yet"""
     @_builtins.property
     def without_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """these are gone for good: go on without their word"""
+
+    @_builtins.property
+    def bucket(self) -> Global___BucketPart:
+        """of what object storage has, as a client has read it; absent = nothing"""
 
     def __init__(
         self,
@@ -2509,14 +2520,43 @@ class AdoptMetadataRequest(_message.Message):
         dry_run: _builtins.bool = ...,
         without_nodes: _abc.Iterable[_builtins.int] | None = ...,
         skip_gaps: _builtins.bool = ...,
+        bucket: Global___BucketPart | None = ...,
+        page: _builtins.int = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "skip_gaps", b"skip_gaps", "without_nodes", b"without_nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bucket", b"bucket", "dry_run", b"dry_run", "more", b"more", "page", b"page", "skip_gaps", b"skip_gaps", "without_nodes", b"without_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AdoptMetadataRequest: _TypeAlias = AdoptMetadataRequest  # noqa: Y015
+
+@_typing.final
+class BucketPart(_message.Message):
+    """Some segments of a topic that is in object storage. Parts of one topic follow each other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    deleted: _builtins.bool
+    """object storage says that the topic is deleted"""
+    @_builtins.property
+    def topic(self) -> Global___ImportTieredRequest: ...
+    def __init__(
+        self,
+        *,
+        topic: Global___ImportTieredRequest | None = ...,
+        deleted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BucketPart: _TypeAlias = BucketPart  # noqa: Y015
 
 @_typing.final
 class AdoptMetadataResponse(_message.Message):

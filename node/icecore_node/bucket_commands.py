@@ -1,4 +1,4 @@
-"""``python -m icecore_node.bucket_commands verify | plan | take-over | hive URL``: of a bucket.
+"""``python -m icecore_node.bucket_commands COMMAND URL``: verify, plan, inventory, take-over, hive.
 
 The tier commands of the CLI run this in a process of its own, because clients do not have the
 libraries behind object stores. No cluster is asked: the metadata come in by stdin. The answer is
@@ -34,7 +34,12 @@ try:
     from icecore_node.remote.verify.bucket_acts import take_over, write_hive_file
     from icecore_node.remote.verify.bucket_check import BucketCheck, Published, TopicReport, name_of
     from icecore_node.remote.verify.restore_choice import choose_topics
-    from icecore_node.remote.verify.restore_plan import holders_of, plan_of, table_problem
+    from icecore_node.remote.verify.restore_plan import (
+        holders_of,
+        plan_of,
+        table_problem,
+        without_remains,
+    )
     from icecore_node.remote.verify.table_look import (
         TableLook,
         damage_of_log,
@@ -119,6 +124,18 @@ class BucketCommands:
                 if table is not None and table.cluster_id != bucket.cluster_id
             ],
         }
+
+    async def inventory(self) -> dict[str, Any]:
+        """Everything that a cluster may get back beside what its nodes have: each topic, whether
+        deleted or not, as ``plan_of`` has parts of it."""
+        bucket = await self._bucket(counts_all=True)
+        looks = await self._chosen(bucket)
+        plans = [
+            plan_of(bucket, topic, table, skip_gaps=self._given.skip_gaps, is_part=True)
+            for topic, table in looks
+        ]
+        parts = [asdict(without_remains(each)) for each in plans]
+        return {**self._about(bucket), "topics": parts}
 
     def _adopt(
         self, bucket: Bucket, looks: Sequence[tuple[TopicObjects, TableLook | None]]
@@ -243,7 +260,7 @@ class BucketCommands:
 
     def _partitions(self, topic: TopicObjects) -> int:
         """Partitions whose revisions are asked for, also those without objects."""
-        if self._given.command not in ("plan", "verify"):
+        if self._given.command not in ("plan", "verify", "inventory"):
             return 0
         known = max(int(self._given.partitions), topic.partitions())
         return min(known, int(SETTINGS["partitions"].high))
@@ -318,7 +335,7 @@ def _published(is_told: bool) -> dict[bytes, Published] | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m icecore_node.bucket_commands")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("verify", "plan", "take-over", "hive"):
+    for name in ("verify", "plan", "inventory", "take-over", "hive"):
         each = commands.add_parser(name)
         each.add_argument("url")
         each.add_argument("--region", default="")
@@ -350,6 +367,7 @@ def main(argv: list[str] | None = None) -> int:
         acts: dict[str, Callable[[], Coroutine[Any, Any, dict[str, Any]]]] = {
             "verify": commands.verify,
             "plan": commands.plan,
+            "inventory": commands.inventory,
             "take-over": commands.take_over,
             "hive": commands.hive,
         }

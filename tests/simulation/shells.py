@@ -11,7 +11,7 @@ from unittest import mock
 
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore.topic_settings import SETTINGS
-from icecore_coordinator.config import RECLAIM_SLACK_BYTES
+from icecore_coordinator.config import RECLAIM_SLACK_BYTES, TopicDefaults
 from icecore_coordinator.coordinator import Coordinator
 from icecore_coordinator.stores.metadata_store import MetadataStore
 from icecore_coordinator.stores.sqlite_store import SqliteDatabase
@@ -212,7 +212,7 @@ def make_coordinator(
 
 def make_suspended(*, store: MetadataStore, rng: Rng, net: Net, why: str) -> SuspendedCoordinator:
     """A coordinator that waits for a person, without its process."""
-    return SuspendedCoordinator(net, store, rng, why)
+    return SuspendedCoordinator(net, store, rng, why, TopicDefaults())
 
 
 def small_segments() -> AbstractContextManager[object]:

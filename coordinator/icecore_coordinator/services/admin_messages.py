@@ -1,27 +1,22 @@
 """The cluster as AdminService shows it: descriptions, metadata, pages of segments."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from icecore.model import NO_NODE, NO_SEGMENT, NodeId, NodeInfo, SegmentId, SegmentState
 from icecore.rpc.convert import (
     node_to_proto,
-    said,
     segment_to_proto,
-    settings_to_topic,
-    settings_with,
 )
 from icecore.rpc.messages import message_of
 from icecore.rpc.ports import Clock
-from icecore.topic_settings import FlushMode, SegmentSettings, check_value
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import common_pb2
 from icecore.v1.coordinator_pb2 import SegmentAssignment
-from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.nodes.alerts import Alerts
 from icecore_coordinator.nodes.node_sessions import NodeSessions
 from icecore_coordinator.nodes.reported_state import ReportedState
+from icecore_coordinator.services.settings_messages import settings_message
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     NodeLoad,
@@ -33,7 +28,6 @@ from icecore_coordinator.state.cluster_state import (
 from icecore_coordinator.state.limits import UsedLimit, limits_in_use
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
-    DELETE_GRACE_MS,
     PartitionRecord,
     SegmentRecord,
     TopicRecord,
@@ -44,58 +38,6 @@ from icecore_coordinator.work.remote.tier_nodes import readers_of
 
 SEGMENTS_PER_PAGE = 1_000
 SEGMENTS_PER_PAGE_MAX = 10_000
-OF_ENGINE = ("engine", "file_model", "on_total_loss")
-
-
-def settings_of(message: pb.TopicSettings, given: SegmentSettings | None = None) -> SegmentSettings:
-    """Segment settings of a message; fields that it does not say stay as ``given``.
-
-    Without ``given``, replication_factor and min_insync_replicas may come out as 0 = not said.
-
-    Raises:
-        InvalidRequestError: A setting of the message, of segments or not, is out of its range.
-    """
-    for name, value in said(message).items():
-        check_value(name, value)
-    unsaid = SegmentSettings(replication_factor=0, min_insync_replicas=0, on_total_loss="")
-    return settings_with(given or unsaid, message)
-
-
-def with_defaults(message: pb.TopicSettings, defaults: TopicDefaults) -> pb.TopicSettings:
-    """A message with what the cluster says in the place of what it does not say.
-
-    What belongs to an engine comes from where the engine comes from.
-    """
-    usual = defaults.said
-    if message.HasField("engine"):
-        usual = {key: value for key, value in usual.items() if key not in OF_ENGINE}
-    if "flush_mode" in usual:
-        usual["flush_mode"] = FlushMode[usual["flush_mode"].upper()]
-    found = pb.TopicSettings(**usual)
-    found.MergeFrom(message)
-    return found
-
-
-def altered_settings(request: pb.AlterTopicRequest, given: SegmentSettings) -> SegmentSettings:
-    """``given`` as a request changes it. An empty list says nothing, so that a flag clears it."""
-    kept = replace(given, indexed_headers=()) if request.clear_indexed_headers else given
-    return settings_of(request.settings, kept)
-
-
-def grace_of(message: pb.TopicSettings, given: int = DELETE_GRACE_MS) -> int:
-    """``delete_grace_ms`` of a message; ``given`` when it says nothing, for 0 means something."""
-    return message.delete_grace_ms if message.HasField("delete_grace_ms") else given
-
-
-def settings_message(topic: TopicRecord) -> pb.TopicSettings:
-    """A topic's settings with all defaults filled in."""
-    return settings_to_topic(
-        topic.settings,
-        partitions=topic.partitions,
-        delete_grace_ms=topic.delete_grace_ms,
-        retention=topic.retention,
-        tiering=topic.tiering,
-    )
 
 
 class Describer:

@@ -21,8 +21,8 @@ from icecore_coordinator.decisions.balance import Move
 from icecore_coordinator.decisions.topic_deletion import kept_topics
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.topic_versions import TopicVersions
-from icecore_coordinator.services.admin_messages import (
-    Describer,
+from icecore_coordinator.services.admin_messages import Describer
+from icecore_coordinator.services.settings_messages import (
     altered_settings,
     grace_of,
     settings_of,

@@ -30,6 +30,7 @@ from icecore.rpc.ports import CallContext, Handlers, Received, ServerStream
 from icecore.topic_settings import SETTINGS
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.adoption.adopt import (
     COUNTERS,
     Adoption,
@@ -50,7 +51,8 @@ from icecore_coordinator.decisions.node_changes import (
     Registration,
     check_registration,
 )
-from icecore_coordinator.decisions.remote.tier_import import OFFSET_MAX
+from icecore_coordinator.decisions.remote.imported import OFFSET_MAX
+from icecore_coordinator.services.import_messages import BucketTelling
 from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.limits import NODES_MAX
 from icecore_coordinator.state.records import NodeRecord, ReportedStateRecord
@@ -75,6 +77,7 @@ class AdoptionService:
         why: str,
         name: str,
         commit: Callable[[Adoption], Awaitable[None]],
+        defaults: TopicDefaults,
     ) -> None:
         """
         Args:
@@ -82,6 +85,7 @@ class AdoptionService:
             why: Why they are suspended, and what a person can do.
             name: Of this process, for nodes: each process is told anew.
             commit: Stores an adoption.
+            defaults: Of topics that come back from object storage, and say nothing.
         """
         self._state = state
         self._why = why
@@ -91,6 +95,7 @@ class AdoptionService:
         self._told: dict[NodeId, ToldNode] = {}
         self._adopting = asyncio.Lock()
         self._done: Adoption | None = None
+        self._bucket = BucketTelling(defaults)
 
     def handlers(self) -> Handlers:
         """By full method name."""
@@ -220,12 +225,17 @@ class AdoptionService:
     async def _adopt(self, body: Received, _: CallContext) -> bytes:
         request = parse(admin_pb2.AdoptMetadataRequest, body)
         wish = AdoptionWish(frozenset(node_ids(request.without_nodes)), may_skip=request.skip_gaps)
+        if request.HasField("bucket"):
+            self._bucket.take(request.page, request.bucket)
+        if request.more:
+            return admin_pb2.AdoptMetadataResponse().SerializeToString()
         async with self._adopting:
             if self._done is not None:  # the answer was lost, and the command came again
                 return self._answer(self._done, [], is_done=True)
             nodes = [each for each in self._told.values() if each.node_id not in wish.without_nodes]
             missing = missing_nodes(self._state, nodes, wish)
-            adoption = adopt(self._state, nodes, wish)
+            in_bucket = self._bucket.topics(len(nodes)) if request.HasField("bucket") else None
+            adoption = adopt(self._state, nodes, wish, in_bucket)
             is_allowed = not missing and (wish.may_skip or not adoption.has_gaps)
             if is_allowed and not request.dry_run:
                 await asyncio.sleep(0)  # probes have their turn

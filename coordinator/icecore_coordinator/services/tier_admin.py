@@ -6,32 +6,26 @@ Messages to values, outcomes to messages, nothing else.
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from icecore.errors import ConflictError, InvalidRequestError, WrongClusterError
-from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
+from icecore.model import SegmentId
 from icecore.process.log import event
-from icecore.rpc.convert import error_to_proto, retention_with, segment_to_proto, tiering_with
+from icecore.rpc.convert import error_to_proto, segment_to_proto
 from icecore.rpc.framing import parse
 from icecore.rpc.ports import CallContext, Received, UnaryHandler
 from icecore.rpc.turns import Turns
-from icecore.tier_records import TierCopy, TierRecord, TierState
-from icecore.topic_settings import KEEP_ALL, NOT_TIERED
+from icecore.tier_records import TierRecord, TierState
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1 import coordinator_pb2
 from icecore_coordinator.config import TopicDefaults
-from icecore_coordinator.decisions.remote.tier_import import ImportedSegment, ImportedTopic
 from icecore_coordinator.decisions.remote.tier_merging import looking
 from icecore_coordinator.decisions.remote.tiering import forget_store
-from icecore_coordinator.decisions.topic_changes import completed
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.tier_calls import copy_to_proto
 from icecore_coordinator.services.admin_messages import (
     Describer,
-    grace_of,
-    settings_of,
-    with_defaults,
 )
+from icecore_coordinator.services.import_messages import imported_segment, imported_topic
 from icecore_coordinator.state.cluster_state import ClusterState, is_published
 from icecore_coordinator.state.records import TopicRecord
 from icecore_coordinator.work.remote.tier_import import TierImport
@@ -127,21 +121,8 @@ class TierAdmin:
     async def import_tiered(self, body: Received, _: CallContext) -> bytes:
         """ImportTiered."""
         request = parse(pb.ImportTieredRequest, body)
-        asked = with_defaults(request.settings, self._defaults)
-        if not asked.partitions:
-            raise InvalidRequestError("settings of a topic that is imported say its partitions")
-        topic = ImportedTopic(
-            name=request.name,
-            topic_id=request.topic_id,
-            partitions=asked.partitions,
-            settings=completed(settings_of(asked), len(self._ledger.state.nodes)),
-            delete_grace_ms=grace_of(asked),
-            retention=retention_with(KEEP_ALL, asked),
-            tiering=tiering_with(NOT_TIERED, asked),
-            partition_counts=(*request.partition_counts,),
-            log_starts=(*request.log_starts,),
-        )
-        segments = [_segment(topic, each) for each in request.segments]
+        topic = imported_topic(request, self._defaults, len(self._ledger.state.nodes))
+        segments = [imported_segment(topic, each) for each in request.segments]
         await self._imports.take(topic, segments, request.segment_ids_max, request.attempts_max)
         if not request.last:
             return pb.ImportTieredResponse().SerializeToString()
@@ -215,32 +196,6 @@ def _published(tier: TierRecord) -> coordinator_pb2.PublishedSegment:
         end_offset=tier.end_offset,
         records=tier.copy.records,
     )
-
-
-def _segment(topic: ImportedTopic, message: pb.ImportedSegment) -> ImportedSegment:
-    copy = message.copy
-    segment = Segment(
-        segment_id=SegmentId(message.segment_id),
-        topic_id=topic.topic_id,
-        topic=topic.name,
-        partition=message.partition,
-        state=SegmentState.SEALED,
-        epoch=Epoch(message.epoch),
-        settings=replace(topic.settings, indexed_headers=(*message.indexed_headers,)),
-        generation=Generation(message.generation),
-        base_offset=message.base_offset,
-        end_offset=message.end_offset,
-        seal_digest=message.seal_digest,
-        full_digest=message.full_digest,
-    )
-    facts = TierCopy(
-        manifest_sha256=copy.manifest_sha256,
-        content_digest=copy.content_digest,
-        length_bytes=copy.length_bytes,
-        records=copy.records,
-        tier_format=copy.format,
-    )
-    return ImportedSegment(segment, message.max_append_timestamp_ms, copy.attempt, facts)
 
 
 # --- of nodes -------------------------------------------------------------------------------------

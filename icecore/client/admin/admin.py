@@ -292,6 +292,7 @@ class Admin:
         dry_run: bool = False,
         without_nodes: Sequence[int] = (),
         skip_gaps: bool = False,
+        bucket: Sequence[Mapping[str, Any]] | None = None,
     ) -> AdoptedMetadata:
         """Let suspended metadata go on: those of an older copy of the store, or of an empty one.
 
@@ -301,13 +302,19 @@ class Admin:
             dry_run: Only say what would come back.
             without_nodes: Nodes that are gone for good. What they alone have is lost.
             skip_gaps: Offsets that no node has count as lost.
+            bucket: What object storage has: the topics that `icecore cluster adopt --bucket` reads.
+                None = nobody has read it.
 
         Raises:
             InvalidRequestError: The metadata are not suspended.
             ConflictError: Nodes contradict each other; the message says what to do.
         """
         return await cluster.adopt_metadata(
-            self._calls, dry_run=dry_run, without_nodes=without_nodes, skip_gaps=skip_gaps
+            self._calls,
+            dry_run=dry_run,
+            without_nodes=without_nodes,
+            skip_gaps=skip_gaps,
+            bucket=bucket,
         )
 
     async def backup_metadata(self, path: str | PathLike[str]) -> MetadataBackup:

@@ -1,11 +1,13 @@
 """Nodes and metadata for Admin: what becomes of a node, of a store that is old, and a backup."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
+from typing import Any
 
 from icecore.client import checks
+from icecore.client.admin.tiering import bucket_parts
 from icecore.client.cluster.connection import AdminCalls
 from icecore.client.cluster_types import (
     AdoptedMetadata,
@@ -71,15 +73,28 @@ def _node(node_id: int) -> int:
 
 
 async def adopt_metadata(
-    calls: AdminCalls, *, dry_run: bool, without_nodes: Sequence[int], skip_gaps: bool
+    calls: AdminCalls,
+    *,
+    dry_run: bool,
+    without_nodes: Sequence[int],
+    skip_gaps: bool,
+    bucket: Sequence[Mapping[str, Any]] | None,
 ) -> AdoptedMetadata:
-    """As ``Admin.adopt_metadata``."""
-    request = admin_pb2.AdoptMetadataRequest(
+    """As ``Admin.adopt_metadata``. The coordinator decides with the last part of the bucket."""
+    wish = admin_pb2.AdoptMetadataRequest(
         dry_run=checks.flag("dry_run", dry_run),
         without_nodes=checks.node_ids("without_nodes", without_nodes),
         skip_gaps=checks.flag("skip_gaps", skip_gaps),
     )
-    answer = await calls.call("AdoptMetadata", request, admin_pb2.AdoptMetadataResponse)
+    parts = bucket_parts(bucket) if bucket is not None else []
+    for page, part in enumerate(parts[:-1]):
+        # An older coordinator decides with each call: dry runs change nothing there.
+        some = admin_pb2.AdoptMetadataRequest(bucket=part, page=page, more=True, dry_run=True)
+        await calls.call("AdoptMetadata", some, admin_pb2.AdoptMetadataResponse)
+    if parts:
+        wish.bucket.CopyFrom(parts[-1])
+        wish.page = len(parts) - 1
+    answer = await calls.call("AdoptMetadata", wish, admin_pb2.AdoptMetadataResponse)
     return value_of(AdoptedMetadata, answer)
 
 

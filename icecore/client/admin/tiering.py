@@ -1,12 +1,12 @@
 """Object storage for Admin: describes progress, imports existing copies, plans and does merges."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from icecore.client import checks
 from icecore.client.admin.descriptions import topic_from_proto
-from icecore.client.admin.topic_settings import settings_to_proto
+from icecore.client.admin.topic_settings import settings_of_plan, settings_to_proto
 from icecore.client.cluster.connection import AdminCalls
 from icecore.client.types import ClusterTiering, TopicDescription, TopicTiering
 from icecore.errors import InvalidRequestError
@@ -138,6 +138,28 @@ def import_requests(
             "plan is one topic of what `icecore tier restore --dry-run --json` shows: "
             f"{type(error).__name__} {error}"
         ) from error
+
+
+def bucket_parts(topics: Sequence[Mapping[str, Any]]) -> list[admin_pb2.BucketPart]:
+    """Return what a bucket has, in parts; one without a topic where there is none.
+
+    Args:
+        topics: As ``icecore cluster adopt`` has read them.
+
+    Raises:
+        InvalidRequestError: They are no such topics.
+    """
+    parts: list[admin_pb2.BucketPart] = []
+    for each in topics:
+        is_deleted = bool(each.get("is_deleted"))
+        settings = settings_of_plan(each) or TopicSettings(tier="on")
+        count = max(each["partitions"], settings.partitions or 1)
+        stored = settings_to_proto(replace(settings, partitions=count), {})
+        parts += [
+            admin_pb2.BucketPart(topic=request, deleted=is_deleted)
+            for request in import_requests(each, stored)
+        ]
+    return parts or [admin_pb2.BucketPart()]
 
 
 def _requests(

@@ -6,6 +6,7 @@ import pytest
 
 from icecore.errors import SupersededError
 from icecore.process.system import SystemRng
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.adoption.adopt import Adoption
 from icecore_coordinator.suspended import SuspendedCoordinator
 
@@ -34,7 +35,9 @@ class Store:
 
 def suspended(error: Exception | None) -> SuspendedCoordinator:
     unused = cast(Any, None)
-    return SuspendedCoordinator(unused, cast(Any, Store(error)), SystemRng(), "an older copy")
+    return SuspendedCoordinator(
+        unused, cast(Any, Store(error)), SystemRng(), "an older copy", TopicDefaults()
+    )
 
 
 async def test_another_copy_that_was_put_back_meanwhile_is_read() -> None:

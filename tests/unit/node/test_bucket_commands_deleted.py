@@ -108,3 +108,22 @@ async def test_a_topic_whose_records_are_all_deleted_comes_back_empty(
     [plan] = (await run(bucket, "plan"))["topics"]
     assert (plan["problems"], plan["segments"], plan["log_starts"]) == ([], [], (0, 0, 0, 12))
     assert plan["table_revisions"] == (0, 0, 0, 7, 0)
+
+
+async def test_an_inventory_has_every_topic_and_what_a_sweeper_left_is_no_problem(
+    bucket: TieredFolder,
+) -> None:
+    """Whoever puts metadata together needs both of one name, and whether one is deleted."""
+    await two_topics(bucket)
+    await say(bucket, LIVE, OTHER)
+    await say(bucket, StoredSettings(2, "{}", name="flights", is_deleted=True), FACTS.topic_id)
+    found = {each["topic_id"]: each for each in (await run(bucket, "inventory"))["topics"]}
+    gone, live = found[FACTS.topic_id.hex()], found[OTHER.hex()]
+    assert [each["is_deleted"] for each in (gone, live)] == [True, False]
+    assert [len(each["segments"]) for each in (gone, live)] == [1, 1]
+    folder = bucket.folder / str(UUID(bytes=FACTS.topic_id))
+    for each in (folder / "_delta_log").glob("*.json"):
+        each.write_bytes(b"{")
+    [gone] = [each for each in (await run(bucket, "inventory"))["topics"] if each["is_deleted"]]
+    assert (gone["problems"], gone["segments"]) == ([], [])
+    assert "is deleted, and not all of it is there" in gone["left_out"][0]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from icecore.errors import ConflictError, InvalidTopicNameError
+from icecore.errors import ConflictError
 from icecore.model import (
     NO_INCARNATION,
     NO_NODE,
@@ -19,12 +19,26 @@ from icecore.model import (
     NodeId,
     ProducerEpoch,
     SegmentId,
-    check_topic_name,
 )
 from icecore.tier_records import NO_ATTEMPT, TierRecord
 from icecore.topic_settings import SegmentSettings
+from icecore_coordinator.decisions.adoption.adopted_topics import adopted_topics
 from icecore_coordinator.decisions.adoption.partition_chain import Adopted, partition_chain
-from icecore_coordinator.decisions.adoption.told import Evidence, Finding, ToldNode, by_segment
+from icecore_coordinator.decisions.adoption.published import (
+    ToldTopicCopies,
+    by_partition,
+    check_copies,
+    coming_back,
+    copy_records,
+    topic_records,
+)
+from icecore_coordinator.decisions.adoption.told import (
+    Evidence,
+    Finding,
+    ToldBucket,
+    ToldNode,
+    by_segment,
+)
 from icecore_coordinator.decisions.node_changes import INCARNATIONS
 from icecore_coordinator.decisions.position_changes import VERSIONS
 from icecore_coordinator.decisions.producer_changes import NAMED_IDS
@@ -57,10 +71,6 @@ PRODUCER_EPOCH_LEAP: Final = 1 << 9
 """Nodes take a producer's epoch that is at most 2^10 above the highest one they know (R65)."""
 COUNTERS: Final = 256
 """Slot of the disk counters among the reported states."""
-_NOT_LOOKED_AT: Final = Finding(
-    "some records are in object storage, which was not looked at but for its numbers. What was"
-    " uploaded since the copy is uploaded again from nodes. Look at it: icecore tier verify"
-)
 _COUNTED: Final = (SEGMENT_IDS, COUNTER, "producer_id", NAMED_IDS, VERSIONS)
 
 
@@ -109,17 +119,26 @@ def missing_nodes(
     return sorted(known - {each.node_id for each in nodes} - wish.without_nodes)
 
 
-def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) -> Adoption:
+def adopt(
+    state: ClusterState,
+    nodes: Sequence[ToldNode],
+    wish: AdoptionWish,
+    bucket: Sequence[ToldTopicCopies] | None = None,
+) -> Adoption:
     """Return how these metadata go on.
 
     Args:
         state: What is stored: an older copy, or next to nothing.
         nodes: Those that have told all that they hold.
         wish: The word of a person.
+        bucket: Topics as object storage has them; None = nobody has read it.
 
     Raises:
         ConflictError: Nodes are of several clusters, or contradict each other or the metadata.
+        InvalidRequestError: No bucket has that.
     """
+    is_read, bucket = bucket is not None, bucket or ()
+    check_copies(bucket)
     cluster_id = _cluster_id(state, nodes)
     told = {
         segment_id: each
@@ -127,8 +146,10 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
         if segment_id not in state.deleted and segment_id <= IDS_PASSED_OVER_UNTIL
     }
     leap = _leap(state, nodes)
-    topics, renamed = _topics(state, nodes, told, leap)
-    counters = _counters(state, nodes, told, leap)
+    held = {each.copies[0].topic_id for each in told.values()}
+    in_bucket, findings = coming_back(state, held, bucket)
+    topics, renamed = adopted_topics(state, nodes, told, in_bucket, leap)
+    counters = _counters(state, nodes, told, leap, bucket)
     adopted = Adopted(
         topic="",
         settings=SegmentSettings(),
@@ -137,25 +158,16 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
         is_complete=not wish.without_nodes,
         next_id=counters[SEGMENT_IDS].next_value,
         counted_ms=next_of(state, "counted_ms").next_value,
-        findings=renamed,
+        findings=[*findings, *renamed],
     )
-    puts: list[Record] = []
-    deletes: list[Record] = []
-    by_partition: dict[PartitionKey, list[Evidence]] = {}
-    for each in told.values():
-        by_partition.setdefault(each.copies[0].key, []).append(each)
-    for topic in topics:
-        for partition, known, evidence in _partitions(state, topic, by_partition, leap):
-            adopted.topic, adopted.settings = topic.name, topic.settings
-            adopted.is_known = topic.topic_id in state.topics
-            made = partition_chain(adopted, partition, known, evidence)
-            puts += [made.partition, *made.segments]
-            deletes += made.void
+    puts, deletes = _partitions_put_together(state, adopted, topics, told, in_bucket, leap)
     counters[SEGMENT_IDS] = replace(counters[SEGMENT_IDS], next_value=adopted.next_id)
-    tiers, merging = _tiers(state)
+    changed = {each.segment_id for each in puts if isinstance(each, TierRecord)}
+    gone = {each.segment.segment_id for each in deletes if isinstance(each, SegmentRecord)}
+    tiers, merging = _tiers(state, changed, gone)
     adopted.findings += unread_buckets(state, nodes)
-    if state.tiers.segments:
-        adopted.findings.append(_NOT_LOOKED_AT)
+    if not is_read and (state.tiers.segments or any(each.node.tier_url for each in nodes)):
+        adopted.findings.append(_not_looked_at(state, nodes))
     revisions = [each.metadata_revision for each in nodes]
     return Adoption(
         cluster_id=cluster_id,
@@ -168,6 +180,7 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
             *map(_leapt_producer, state.producers.values()),
             *puts,
             *tiers,
+            *topic_records(state, in_bucket.values()),
         ),
         deletes=(*deletes, *merging),
         coordinator_epoch=_coordinator_epoch(state, nodes),
@@ -175,6 +188,16 @@ def adopt(state: ClusterState, nodes: Sequence[ToldNode], wish: AdoptionWish) ->
         findings=tuple(adopted.findings),
         segments_found=adopted.found,
         topics_found=sum(each.topic_id not in state.topics for each in topics),
+    )
+
+
+def _not_looked_at(state: ClusterState, nodes: Iterable[ToldNode]) -> Finding:
+    urls = {each.node.tier_url for each in nodes} - {""}
+    url = state.tiers.url or min(urls, default="URL")
+    return Finding(
+        "records may be in object storage, which was not looked at but for its numbers. What was"
+        " uploaded since the copy is uploaded again from nodes, and what nodes dropped since does"
+        f" not come back. Have it looked at: icecore cluster adopt --bucket {url}"
     )
 
 
@@ -221,12 +244,15 @@ def _leap(state: ClusterState, nodes: Iterable[ToldNode]) -> int:
     return NUMBER_LEAP * (1 + max(0, heard - state.metadata_revision) // NUMBER_LEAP)
 
 
-def bucket_counters(state: ClusterState, nodes: Iterable[ToldNode]) -> dict[str, int]:
+def bucket_counters(
+    state: ClusterState, nodes: Iterable[ToldNode], bucket: Iterable[ToldTopicCopies]
+) -> dict[str, int]:
     """Return counters that must be raised, by name, for what object stores alone have seen.
 
     Raises InvalidRequestError: a number leaves no room for others.
     """
-    told = [each.bucket for each in nodes if each.bucket is not None]
+    told: list[ToldBucket | ToldTopicCopies] = [each.bucket for each in nodes if each.bucket]
+    told += bucket
     segment_ids_max = max((each.segment_ids_max for each in told), default=0)
     attempts_max = max((each.attempts_max for each in told), default=0)
     raised = raise_counters(state, segment_ids_max, attempts_max)
@@ -272,10 +298,11 @@ def _counters(
     nodes: Sequence[ToldNode],
     told: dict[SegmentId, Evidence],
     leap: int,
+    bucket: Sequence[ToldTopicCopies],
 ) -> dict[str, CounterRecord]:
     """All counters of what is given out once, far above what was."""
     found = {}
-    counted = bucket_counters(state, nodes)
+    counted = bucket_counters(state, nodes, bucket)
     for name in _COUNTED:
         known = next_of(state, name)
         highest = max(told, default=0) if name == SEGMENT_IDS else 0
@@ -328,13 +355,18 @@ def _leapt_producer(known: ProducerRecord) -> ProducerRecord:
     return updated(known, producer_epoch=ProducerEpoch(known.producer_epoch + PRODUCER_EPOCH_LEAP))
 
 
-def _tiers(state: ClusterState) -> tuple[list[TierRecord], list[TierRecord]]:
-    """Uploads that were under way: records that forget the attempt, and mergers, which go.
+def _tiers(
+    state: ClusterState, changed: Collection[SegmentId], gone: Collection[SegmentId]
+) -> tuple[list[TierRecord], list[TierRecord]]:
+    """Uploads that were under way: records that forget the attempt, and mergers, which go. Records
+    of segments that are part of no log any more go, too.
 
     Since the copy the attempt may have been published, and be all that is left of the segment. So
     it is forgotten and not closed: nobody sweeps it.
     """
-    under_way = [each for each in state.tiers.segments.values() if each.is_under_way]
+    left = [each for each in state.tiers.segments.values() if each.segment_id not in changed]
+    void = [each for each in left if each.segment_id in gone]
+    under_way = [each for each in left if each.is_under_way and each.segment_id not in gone]
     forgotten = [
         replace(
             each,
@@ -346,112 +378,44 @@ def _tiers(state: ClusterState) -> tuple[list[TierRecord], list[TierRecord]]:
         for each in under_way
         if not each.sources
     ]
-    return forgotten, [each for each in under_way if each.sources]
+    return forgotten, [*void, *(each for each in under_way if each.sources)]
 
 
-# --- topics ---------------------------------------------------------------------------------------
+# --- partitions -----------------------------------------------------------------------------------
 
 
-def _topics(
-    state: ClusterState, nodes: Sequence[ToldNode], told: dict[SegmentId, Evidence], leap: int
-) -> tuple[list[TopicRecord], list[Finding]]:
-    """All topics: those that metadata know, and those that nodes have segments of."""
-    findings: list[Finding] = []
-    names = told_names(nodes)
-    owners = {name: topic_id for topic_id, name in names.items()}
-    counts = told_partitions(nodes)
-    newest: dict[bytes, Evidence] = {}
+def _partitions_put_together(
+    state: ClusterState,
+    adopted: Adopted,
+    topics: Iterable[TopicRecord],
+    told: Mapping[SegmentId, Evidence],
+    in_bucket: Mapping[bytes, ToldTopicCopies],
+    leap: int,
+) -> tuple[list[Record], list[Record]]:
+    """Return records of all partitions, their segments and copies, and those that go."""
+    puts: list[Record] = []
+    deletes: list[Record] = []
+    copies = by_partition(state, in_bucket.values())
+    told_of: dict[PartitionKey, list[Evidence]] = {}
     for each in told.values():
-        topic_id, number = each.copies[0].key
-        counts[topic_id] = max(counts.get(topic_id, 0), number + 1)
-        if topic_id not in newest or newest[topic_id].segment_id < each.segment_id:
-            newest[topic_id] = each
-    found = []
-    for topic_id, known in state.topics.items():
-        count = max(known.partitions, counts.get(topic_id, 0))
-        changes: dict[str, object] = {}
-        if topic_id in state.tiers.topics:  # of two forms in object storage the later one counts
-            changes["settings_version"] = known.settings_version + leap
-        if count > known.partitions:
-            changes |= {"partitions": count, "partition_counts": (0, count)}
-        owner = owners.get(known.name, topic_id)
-        if known.is_live and owner != topic_id:
-            changes["name"] = free = f"{known.name[:200]}.found-{topic_id.hex()[:8]}"
-            findings.append(
-                Finding(f"another topic is called {known.name!r} by now, so this one is {free!r}")
-            )
-        found.append(updated(known, **changes) if changes else known)
-    taken = {each.name: each.topic_id for each in found if each.is_live}
-    for topic_id in sorted(newest.keys() - state.topics.keys()):
-        name = names.get(topic_id) or _heard_name(told.values(), topic_id)
-        free = _free_name(name, topic_id, taken)
-        if free != name:
-            said = f"a topic that was called {name!r}" if name else "no node knows its name: it"
-            findings.append(
-                Finding(
-                    f"{said} comes back as {free!r}. To rename it: icecore topic delete {free}, "
-                    f"then icecore topic undelete --topic-id {topic_id.hex()} --as NAME",
-                    free,
-                )
-            )
-        findings.append(
-            Finding(
-                "the metadata did not know this topic: it has the settings of its newest segment,"
-                " keeps all records, and is not tiered. Alter it as it was",
-                free,
-            )
-        )
-        taken[free] = topic_id
-        found.append(_new_topic(topic_id, free, counts[topic_id], newest[topic_id], leap))
-    return found, findings
+        told_of.setdefault(each.copies[0].key, []).append(each)
+    for topic in topics:
+        there = in_bucket.get(topic.topic_id)
+        adopted.topic, adopted.settings = topic.name, topic.settings
+        adopted.is_known = topic.topic_id in state.topics or there is not None
+        adopted.is_in_bucket = there is not None
+        for partition, known, evidence in _partitions(state, topic, told_of, leap, there):
+            published = copies.get(partition.partition_key, {})
+            adopted.bucket_start_offset = _log_start(there, partition.partition)
+            made = partition_chain(adopted, partition, known, evidence, published)
+            puts += [made.partition, *made.segments, *copy_records(state, made.segments, published)]
+            deletes += made.void
+    return puts, deletes
 
 
-def told_names(nodes: Iterable[ToldNode]) -> dict[bytes, str]:
-    """Return the names of topics that nodes heard last, by topic id."""
-    return {each.topic_id: each.name for node in nodes for each in node.topics}
-
-
-def told_partitions(nodes: Iterable[ToldNode]) -> dict[bytes, int]:
-    """Return the most partitions that nodes heard of, by topic id."""
-    counts: dict[bytes, int] = {}
-    for node in nodes:
-        for topic in node.topics:
-            counts[topic.topic_id] = max(counts.get(topic.topic_id, 0), topic.partitions)
-    return counts
-
-
-def _heard_name(told: Iterable[Evidence], topic_id: bytes) -> str:
-    for each in told:
-        record = each.record
-        if each.copies[0].topic_id == topic_id and record is not None and record.topic:
-            return record.topic
-    return ""
-
-
-def _free_name(name: str, topic_id: bytes, taken: Collection[str]) -> str:
-    """The name of a topic that comes back, or another one where it is taken or not known."""
-    try:
-        check_topic_name(name)
-    except InvalidTopicNameError:
-        name = ""
-    if name and name not in taken:
-        return name
-    return f"{name[:200] or 'topic'}.found-{topic_id.hex()[:8]}"
-
-
-def _new_topic(topic_id: bytes, name: str, count: int, newest: Evidence, leap: int) -> TopicRecord:
-    record = newest.record
-    copies = len({each.node_id for each in newest.copies})
-    settings = SegmentSettings(replication_factor=copies, min_insync_replicas=copies // 2 + 1)
-    return TopicRecord(
-        topic_id=topic_id,
-        name=name,
-        partitions=count,
-        settings=record.settings if record is not None else settings,
-        partition_counts=(0, count),
-        settings_version=leap,
-        version=1,
-    )
+def _log_start(there: ToldTopicCopies | None, partition: int) -> int:
+    starts = there.topic.log_starts if there is not None else ()
+    return starts[partition] if partition < len(starts) else 0
 
 
 def _partitions(
@@ -459,6 +423,7 @@ def _partitions(
     topic: TopicRecord,
     told: Mapping[PartitionKey, list[Evidence]],
     leap: int,
+    there: ToldTopicCopies | None,
 ) -> Iterable[tuple[PartitionRecord, list[SegmentRecord], list[Evidence]]]:
     """Each partition of a topic with all that is known of its segments."""
     for number in range(topic.partitions):
@@ -471,4 +436,9 @@ def _partitions(
             partition = PartitionRecord(*key, tier_revision=leap, table_revision=leap)
         elif partition.tier_revision:  # a table takes no lower one than it has
             partition = replace(partition, tier_revision=partition.tier_revision + leap)
+        if there is not None:
+            revisions = there.table_revisions
+            last = revisions[number] if number < len(revisions) else 0
+            revision = max(partition.tier_revision, partition.table_revision, last + leap)
+            partition = replace(partition, tier_revision=revision + 1, table_revision=revision)
         yield partition, known, told.get(key, [])

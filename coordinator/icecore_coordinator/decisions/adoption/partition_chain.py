@@ -23,13 +23,23 @@ from icecore.model import (
     SegmentState,
 )
 from icecore.topic_settings import SegmentSettings
+from icecore_coordinator.decisions.adoption.chain_records import (
+    holders_of,
+    leapt,
+    sealed_by_copy,
+    whole_copies,
+)
+from icecore_coordinator.decisions.adoption.published import (
+    Copies,
+    contradiction,
+    replaced_by_copies,
+)
 from icecore_coordinator.decisions.adoption.told import Evidence, Finding, ToldReplica, names_of
+from icecore_coordinator.decisions.remote.imported import ImportedSegment
 from icecore_coordinator.state.cluster_state import without_repeats
 from icecore_coordinator.state.left_out import skipped_segment
 from icecore_coordinator.state.records import PartitionRecord, SegmentRecord, updated
 
-VERSION_LEAP: Final = 1 << 20
-"""Records go so far above what any node has heard. A node that is silent may have heard more."""
 EPOCH_LEAP: Final = 1 << 16
 """Epochs that nobody has told of lie below this. A promise may be 2^21 above (R65)."""
 
@@ -49,9 +59,17 @@ class Adopted:
     next_id: int
     """The next segment id that nobody has."""
     counted_ms: int
+    is_in_bucket: bool = False
+    """Object storage was read, and has the topic."""
+    bucket_start_offset: int = 0
+    """The log of this partition starts there at least, as object storage says."""
     findings: list[Finding] = field(default_factory=list)
     found: int = 0
     """Segments that the metadata did not know, or not as sealed."""
+
+    @property
+    def nobody_has(self) -> str:
+        return "neither a node nor object storage has" if self.is_in_bucket else "no node has"
 
     def note(self, why: str, partition: int, segment_id: int = 0, *, is_gap: bool = False) -> None:
         """A person must know."""
@@ -75,6 +93,7 @@ def partition_chain(
     partition: PartitionRecord,
     known: Iterable[SegmentRecord],
     told: Iterable[Evidence],
+    published: Copies | None = None,
 ) -> PartitionChain:
     """Put the log of a partition together.
 
@@ -83,13 +102,14 @@ def partition_chain(
         partition: As old metadata have it, or new.
         known: Its segments in old metadata.
         told: Its segments on nodes.
+        published: Its segments in object storage.
 
     Raises:
         ConflictError: Nodes contradict each other, or the metadata.
     """
     records = {each.segment.segment_id: each for each in known}
     evidence = {each.segment_id: each for each in told}
-    log = _Log(adopted, partition, records, evidence)
+    log = _Log(adopted, partition, records, evidence, published or {})
     return log.chain()
 
 
@@ -102,25 +122,42 @@ class _Log:
         partition: PartitionRecord,
         records: dict[SegmentId, SegmentRecord],
         evidence: dict[SegmentId, Evidence],
+        published: Copies,
     ) -> None:
         self._adopted = adopted
         self._partition = partition
         self._number = partition.partition
         self._records = records
         self._evidence = evidence
+        self._published = self._agreed(published)
         starts = [
             copy.record.log_start_offset
             for each in evidence.values()
             for copy in each.copies
             if copy.record is not None
         ]
-        self._start = max(partition.log_start_offset, *starts, 0)
+        self._start = max(partition.log_start_offset, adopted.bucket_start_offset, *starts, 0)
+
+    def _agreed(self, published: Copies) -> dict[SegmentId, ImportedSegment]:
+        """The copies in object storage that nobody contradicts."""
+        found = {}
+        for segment_id, each in published.items():
+            record, told = self._records.get(segment_id), self._evidence.get(segment_id)
+            if why := contradiction(each, record, told):
+                self._adopted.note(why, self._number, segment_id)
+            else:
+                found[segment_id] = each
+        return found
 
     def chain(self) -> PartitionChain:
         for told in self._evidence.values():
             if why := told.contradiction():
                 raise _contradiction(self._adopted.topic, self._number, told.segment_id, why)
-        ids = sorted({*self._records, *self._evidence})
+        replaced = replaced_by_copies(self._published, self._records, self._evidence)
+        for segment_id, why in replaced.items():
+            if why:
+                self._adopted.note(why, self._number, segment_id)
+        ids = sorted({*self._records, *self._evidence, *self._published} - {*replaced})
         sealed = {each: found for each in ids if (found := self._sealed_by_fact(each)) is not None}
         opened = [each for each in ids if each not in sealed and self._was_opened(each)]
         bases = {each: found.segment.base_offset for each, found in sealed.items()}
@@ -135,7 +172,7 @@ class _Log:
         tiled, end_offset = self._tiled(list(sealed.values()))
         tail = self._tail(tails, end_offset)
         if tail is not None:
-            tiled, end_offset = self._reach(tiled, end_offset, tail.segment.base_offset)
+            tiled, end_offset = self._reach(tiled, end_offset, tail)
         void = [each for each in self._records.values() if _is_void(each, sealed, tail)]
         return self._finished(tiled, tail, end_offset, void)
 
@@ -152,8 +189,10 @@ class _Log:
         return self._base(segment_id) >= 0 and (is_known or (told is not None and told.was_opened))
 
     def _sealed_by_fact(self, segment_id: SegmentId) -> SegmentRecord | None:
-        """The record of a segment that metadata or a node knows as sealed."""
+        """The record of a segment that metadata, a node or object storage knows as sealed."""
         record, told = self._records.get(segment_id), self._evidence.get(segment_id)
+        if (there := self._published.get(segment_id)) is not None:
+            return self._sealed_there(there, record, told)
         heard = told.record if told is not None else None
         if record is not None and record.segment.state == SegmentState.SEALED:
             return self._still_sealed(record, told)
@@ -163,6 +202,15 @@ class _Log:
         if told is not None and heard is not None and heard.state == SegmentState.SEALED:
             return self._newly_sealed(told, heard.end_offset, heard.seal_digest)
         return None
+
+    def _sealed_there(
+        self, copy: ImportedSegment, record: SegmentRecord | None, told: Evidence | None
+    ) -> SegmentRecord:
+        """One that is in object storage, with the copies that nodes have."""
+        self._adopted.found += record is None or record.segment.state != SegmentState.SEALED
+        named = replace(copy, segment=replace(copy.segment, topic=self._adopted.topic))
+        settings, counted_ms = self._adopted.settings, self._adopted.counted_ms
+        return sealed_by_copy(named, record, told, settings, counted_ms)
 
     def _still_sealed(self, record: SegmentRecord, told: Evidence | None) -> SegmentRecord:
         """One that old metadata have as sealed, with the copies that there are now."""
@@ -174,27 +222,27 @@ class _Log:
         ):
             why = f"the metadata store has another end or content than nodes {names_of(others)}"
             raise _contradiction(self._adopted.topic, self._number, segment.segment_id, why)
-        whole = _whole(copies, *ended)
+        whole = whole_copies(copies, *ended)
         if segment.is_tiered and not whole and self._adopted.is_complete:
             # Nodes dropped their copies since, as they were ordered: it lies in object storage.
-            return _leapt(record, told, {"replicas": (), "surplus": ()}, holders=())
+            return leapt(record, told, {"replicas": (), "surplus": ()}, holders=())
         is_missing = not (whole or segment.is_skipped or segment.is_remote_only)
         if is_missing and segment.end_offset > self._start:
             self._adopted.note(
-                f"no node has offsets {segment.base_offset} to {segment.end_offset}",
+                f"{self._adopted.nobody_has} offsets {segment.base_offset} to {segment.end_offset}",
                 self._number,
                 segment.segment_id,
             )
-        return _leapt(
+        return leapt(
             record,
             told,
             {"replicas": whole or segment.replicas, "surplus": ()},
-            holders=_holders(record, copies),
+            holders=holders_of(record, copies),
         )
 
     def _newly_sealed(self, told: Evidence, end_offset: int, digest: bytes) -> SegmentRecord:
         self._adopted.found += 1
-        whole = _whole(told.copies, end_offset, digest)
+        whole = whole_copies(told.copies, end_offset, digest)
         heard = told.record
         listed = tuple(heard.replicas) if heard is not None else ()
         listed = tuple(each for each in listed if each in self._adopted.nodes)
@@ -212,11 +260,11 @@ class _Log:
         }
         newest_ms = max((each.max_append_timestamp_ms for each in ended), default=0)
         before = self._records.get(told.segment_id) or self._unknown(told)
-        return _leapt(
+        return leapt(
             before,
             told,
             fields,
-            holders=_holders(before, told.copies),
+            holders=holders_of(before, told.copies),
             max_append_timestamp_ms=newest_ms,
             since_ms=self._adopted.counted_ms,
         )
@@ -260,27 +308,34 @@ class _Log:
             if 0 <= segment.base_offset < end_offset:
                 why = f"offsets {segment.base_offset} to {end_offset} are in two sealed segments"
                 raise _contradiction(self._adopted.topic, self._number, segment.segment_id, why)
-            found, _ = self._reach(found, end_offset, segment.base_offset)
+            found, _ = self._reach(found, end_offset, record)
             found.append(record)
             end_offset = segment.end_offset
         return found, end_offset
 
     def _reach(
-        self, before: list[SegmentRecord], end_offset: int, base_offset: int
+        self, before: list[SegmentRecord], end_offset: int, record: SegmentRecord
     ) -> tuple[list[SegmentRecord], int]:
-        """The same segments, and one that readers skip where a gap is before ``base_offset``."""
-        begin = max(end_offset, self._start)
+        """The same segments, and one that readers skip where a gap is before ``record``."""
+        base_offset, begin = record.segment.base_offset, max(end_offset, self._start)
         if base_offset <= begin:
             return before, base_offset
-        self._adopted.note(
-            f"no node has offsets {begin} to {base_offset}", self._number, is_gap=True
-        )
+        is_there = record.segment.segment_id in self._published
+        is_on_purpose = base_offset - begin >= OFFSETS_LEFT_OUT and self._adopted.is_in_bucket
+        if is_there and not before and self._adopted.is_complete:  # retention came so far
+            self._start = base_offset
+            return before, base_offset
+        if not is_on_purpose:
+            self._adopted.note(
+                f"{self._adopted.nobody_has} offsets {begin} to {base_offset}",
+                self._number,
+                is_gap=True,
+            )
         if not before or end_offset < begin:
             self._start = base_offset  # nothing is left in front of it
             return before, base_offset
-        return [*before, self._skipped(before[-1], end_offset, base_offset, is_lost=True)], (
-            base_offset
-        )
+        span = (end_offset, base_offset)
+        return [*before, self._skipped(before[-1], *span, is_lost=not is_on_purpose)], base_offset
 
     def _skipped(
         self, last: SegmentRecord, base_offset: int, end_offset: int, *, is_lost: bool
@@ -363,11 +418,11 @@ class _Log:
                 self._number,
                 segment_id,
             )
-        return _leapt(
+        return leapt(
             record,
             told,
             fields,
-            holders=_holders(record, copies),
+            holders=holders_of(record, copies),
             is_unclean_begun=record.is_unclean_begun or not is_whole,
             since_ms=max(1, record.since_ms),
         )
@@ -387,7 +442,7 @@ class _Log:
         next_base = max(end_offset, self._partition.next_base_offset, self._start)
         if tail is not None:
             next_base = tail.segment.base_offset
-        elif not self._adopted.is_complete:
+        elif not self._adopted.is_complete or self._may_have_been_longer(segments):
             behind = next_base + OFFSETS_LEFT_OUT
             if segments:
                 segments = [
@@ -409,6 +464,11 @@ class _Log:
         )
         return PartitionChain(partition, [*segments, *([tail] if tail else [])], void)
 
+    def _may_have_been_longer(self, segments: Sequence[SegmentRecord]) -> bool:
+        """Return whether what followed the copies in object storage is on no node any more."""
+        is_there_alone = not segments or segments[-1].segment.is_remote_only
+        return self._adopted.is_in_bucket and is_there_alone
+
 
 def _is_void(
     record: SegmentRecord,
@@ -419,17 +479,6 @@ def _is_void(
     return segment_id not in sealed and (tail is None or tail.segment.segment_id != segment_id)
 
 
-def _whole(copies: Iterable[ToldReplica], end_offset: int, digest: bytes) -> tuple[NodeId, ...]:
-    """Nodes with a copy that has exactly this content."""
-    return tuple(
-        sorted(
-            each.node_id
-            for each in copies
-            if each.is_intact and (each.durable_end_offset, each.digest) == (end_offset, digest)
-        )
-    )
-
-
 def _longest(copies: Sequence[ToldReplica]) -> tuple[NodeId, ...]:
     """Nodes whose log is the longest, if every copy counts: one of these is the leader's, or has
     all that the leader's has. Where one does not count, nobody is known to have everything."""
@@ -437,23 +486,6 @@ def _longest(copies: Sequence[ToldReplica]) -> tuple[NodeId, ...]:
         return ()
     end_offset = max(each.durable_end_offset for each in copies)
     return tuple(each.node_id for each in copies if each.durable_end_offset == end_offset)
-
-
-def _holders(record: SegmentRecord, copies: Iterable[ToldReplica]) -> tuple[NodeId, ...]:
-    return without_repeats([*record.holders, *(each.node_id for each in copies)])
-
-
-def _leapt(
-    record: SegmentRecord,
-    told: Evidence | None,
-    changes: dict[str, object],
-    **record_changes: object,
-) -> SegmentRecord:
-    """The record with a version that is above all that were heard."""
-    heard = [each.record.version for each in told.copies if each.record] if told else []
-    version = max(record.version, *heard, 0) + VERSION_LEAP
-    segment = record.segment.changed(**{**changes, "version": version})
-    return replace(record, segment=segment, **record_changes)  # type: ignore[arg-type]
 
 
 def _contradiction(topic: str, partition: int, segment_id: SegmentId, why: str) -> ConflictError:

@@ -8,29 +8,31 @@ and the sweeper never knows of it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from dataclasses import replace
+from itertools import zip_longest
 
 from icecore.errors import ConflictError, InvalidRequestError, TopicExistsError
 from icecore.model import (
     OFFSETS_LEFT_OUT,
     SEGMENT_ID_MAX,
     Epoch,
-    Segment,
     SegmentId,
     SegmentState,
     check_topic_name,
 )
-from icecore.tier_records import TierCopy, TierRecord, TierState, TierTopicRecord
+from icecore.tier_records import TierRecord, TierTopicRecord
 from icecore.topic_settings import (
     SETTINGS,
-    Retention,
-    SegmentSettings,
-    Tiering,
-    check_indexed_headers,
 )
 from icecore_coordinator.decisions import topic_changes
-from icecore_coordinator.decisions.remote.tiering import COUNTER, SEGMENT_IDS, SHA256_BYTES
+from icecore_coordinator.decisions.remote.imported import (
+    OFFSET_MAX,
+    ImportedSegment,
+    ImportedTopic,
+    check_segment,
+    published_record,
+)
+from icecore_coordinator.decisions.remote.tiering import COUNTER, SEGMENT_IDS
 from icecore_coordinator.state.cluster_state import (
     ClusterState,
     check_free,
@@ -47,53 +49,12 @@ from icecore_coordinator.state.records import (
     TopicRecord,
     updated,
 )
-from icecore_replication.digest import is_full_digest
 
-OFFSET_MAX = 1 << 62
 COUNTED_MAX = (SEGMENT_ID_MAX + 1) // 2
 """A bucket may raise counters so far: as many numbers are left then."""
 SEGMENTS_PER_CHANGE = RECORDS_PER_CHANGE // 2
 """Each has two records."""
 TOPIC_ID_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedTopic:
-    """A topic that comes back from object storage, without its segments."""
-
-    name: str
-    topic_id: bytes
-    partitions: int
-    settings: SegmentSettings
-    delete_grace_ms: int
-    retention: Retention
-    tiering: Tiering
-    partition_counts: tuple[int, ...] = ()
-    """All numbers of partitions that it has had, oldest first; empty = not known."""
-    log_starts: tuple[int, ...] = ()
-    """By partition: where its log starts at least; missing ones are 0. It starts where its first
-    segment begins, if that is higher."""
-
-    @property
-    def known_counts(self) -> tuple[int, ...]:
-        """As records have them. Where the history does not lead to the number of partitions, it
-        begins with 0: look-ups ask all partitions."""
-        counts = self.partition_counts
-        is_known = counts[-1:] == (self.partitions,)
-        is_known &= all(one < other for one, other in pairwise(counts))
-        return counts if is_known else (0, self.partitions)
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedSegment:
-    """One of its segments, with its copy."""
-
-    segment: Segment
-    """SEALED, without replicas. Of its settings ``indexed_headers`` are its own; none means that
-    look-ups read all of it, so none is always right."""
-    max_append_timestamp_ms: int
-    attempt: int
-    copy: TierCopy
 
 
 def is_imported(state: ClusterState, topic: ImportedTopic) -> bool:
@@ -267,26 +228,16 @@ def add_segments(
 
 
 def _check(state: ClusterState, topic: TopicRecord, each: ImportedSegment) -> None:
-    segment, copy = each.segment, each.copy
-    name = f"segment {segment.segment_id}"
-    if not 0 <= segment.base_offset < segment.end_offset:
-        raise InvalidRequestError(f"{name} has no offsets")
-    if not segment.partition < topic.partitions:
-        raise InvalidRequestError(f"{name} is of partition {segment.partition}, which is not there")
+    check_segment(topic.partitions, each)
+    segment_id = each.segment.segment_id
     counted = next_of(state, SEGMENT_IDS).next_value, next_of(state, COUNTER).next_value
-    if not 0 < segment.segment_id < counted[0] or not 0 < each.attempt < counted[1]:
+    if not segment_id < counted[0] or not each.attempt < counted[1]:
         raise InvalidRequestError(
-            f"{name}, attempt {each.attempt}: a number is not below the counter in the restore plan"
+            f"segment {segment_id}, attempt {each.attempt}: a number is not below the counter in "
+            "the restore plan"
         )
-    if segment.segment_id in state.deleted:
-        raise ConflictError(f"{name} was deleted in this cluster")
-    # A merged segment never had batches that a full digest could prove.
-    is_proved = not segment.full_digest or is_full_digest(segment.full_digest)
-    if not is_proved or len(copy.manifest_sha256) != SHA256_BYTES:
-        raise InvalidRequestError(f"{name} has no such full digest, or its manifest none")
-    check_indexed_headers(segment.settings.indexed_headers)
-    if not copy.content_digest or not copy.length_bytes:
-        raise InvalidRequestError(f"the copy of {name} proves nothing")
+    if segment_id in state.deleted:
+        raise ConflictError(f"segment {segment_id} was deleted in this cluster")
 
 
 def _records(
@@ -307,21 +258,7 @@ def _records(
         max_append_timestamp_ms=each.max_append_timestamp_ms,
         since_ms=state.counted_ms,
     )
-    tier = TierRecord(
-        segment_id=segment.segment_id,
-        topic_id=topic.topic_id,
-        partition=segment.partition,
-        generation=segment.generation,
-        base_offset=segment.base_offset,
-        end_offset=segment.end_offset,
-        state=TierState.PUBLISHED,
-        tier_format=each.copy.tier_format,
-        attempt=each.attempt,
-        copy=each.copy,
-        since_ms=state.counted_ms,
-        version=1,
-    )
-    return record, tier
+    return record, published_record(segment, each, state.counted_ms)
 
 
 def _is_same(state: ClusterState, known: SegmentRecord, each: ImportedSegment) -> bool:

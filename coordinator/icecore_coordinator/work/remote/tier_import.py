@@ -7,11 +7,8 @@ from typing import TypeAlias
 
 from icecore.process.log import event
 from icecore_coordinator.decisions.remote import tier_import
-from icecore_coordinator.decisions.remote.tier_import import (
-    SEGMENTS_PER_CHANGE,
-    ImportedSegment,
-    ImportedTopic,
-)
+from icecore_coordinator.decisions.remote.imported import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.remote.tier_import import SEGMENTS_PER_CHANGE
 from icecore_coordinator.state.cluster_state import ClusterState, eligible_nodes
 from icecore_coordinator.state.records import Change, TopicRecord
 from icecore_coordinator.work.worker_ports import WorkerPorts

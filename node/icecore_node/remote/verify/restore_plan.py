@@ -7,7 +7,7 @@ that were never tiered are not in it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Any, Final
 
@@ -81,7 +81,12 @@ class RestoredTopic:
 
 
 def plan_of(
-    bucket: Bucket, found: TopicObjects, table: TableLook | None, *, skip_gaps: bool
+    bucket: Bucket,
+    found: TopicObjects,
+    table: TableLook | None,
+    *,
+    skip_gaps: bool,
+    is_part: bool = False,
 ) -> RestoredTopic:
     """A plan for one topic.
 
@@ -91,6 +96,8 @@ def plan_of(
         table: Content of its table; None = it has none.
         skip_gaps: Whether a partition with a hole begins behind its last one, instead of not being
             restored. A lost copy is a hole then.
+        is_part: Nodes may have what is not there: a hole is no problem, and everything on both
+            sides of it counts. Neither is a topic of which nothing is published.
     """
     published = [] if found.table_damage else published_of(bucket, found, table)
     lost = _lost(found, table, published)
@@ -118,10 +125,22 @@ def plan_of(
     ]
     plan.problems += overlaps(counting)
     for _, some in groupby(counting, key=lambda each: each.manifest.facts.partition):
-        _add(plan, [*some], skip_gaps)
-    if not counting and not _is_empty(found, table):
+        if is_part:
+            plan.segments += map(_segment, some)
+        else:
+            _add(plan, [*some], skip_gaps)
+    if not counting and not _is_empty(found, table) and not is_part:
         plan.problems.append(NOTHING)
     return plan
+
+
+def without_remains(plan: RestoredTopic) -> RestoredTopic:
+    """Return the plan without the copies of a topic that a sweeper may have been at: it is deleted,
+    and not all of it is there. Nobody has to mend that."""
+    if not (plan.is_deleted and plan.problems):
+        return plan
+    why = f"topic {plan.topic} is deleted, and not all of it is there: {plan.problems[0]}"
+    return replace(plan, segments=[], problems=[], left_out=[why])
 
 
 def table_problem(found: TopicObjects) -> str:

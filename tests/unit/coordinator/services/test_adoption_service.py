@@ -16,10 +16,11 @@ from icecore.model import INVENTORY_WANTED, SEGMENT_ID_MAX
 from icecore.rpc.methods import ADMIN, COORDINATOR, MIRROR
 from icecore.v1 import admin_pb2
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_coordinator.config import TopicDefaults
 from icecore_coordinator.decisions.adoption.adopt import Adoption
 from icecore_coordinator.services.adoption_service import AdoptionService
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import CounterRecord
+from icecore_coordinator.state.records import CounterRecord, SegmentRecord
 from tests.support.cluster_states import TOPIC, Cluster, started
 
 CALL = cast(Any, None)
@@ -32,7 +33,7 @@ class World:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self.stored: list[Adoption] = []
-        self.service = AdoptionService(state, WHY, "process-1", self.store)
+        self.service = AdoptionService(state, WHY, "process-1", self.store, TopicDefaults())
         self.handlers = self.service.handlers()
 
     async def store(self, adoption: Adoption) -> None:
@@ -303,3 +304,70 @@ async def test_a_bucket_that_nobody_read_stops_the_adoption() -> None:
     page.bucket.segment_ids_max = 7
     await world.call(COORDINATOR["TellInventory"], page)
     assert (await world.adopt()).done
+
+
+def part(name: str, *segment_ids: int, deleted: bool = False) -> admin_pb2.BucketPart:
+    """A part of what a bucket has: segments of 10 records each."""
+    segments = [
+        admin_pb2.ImportedSegment(
+            segment_id=each,
+            base_offset=each * 10,
+            end_offset=each * 10 + 10,
+            seal_digest=b"d" * 32,
+            copy=pb.TieredCopy(
+                attempt=each, manifest_sha256=b"m" * 32, content_digest=b"c" * 32, length_bytes=9
+            ),
+        )
+        for each in segment_ids
+    ]
+    topic = admin_pb2.ImportTieredRequest(
+        name=name,
+        topic_id=name.encode() * 16,
+        settings=admin_pb2.TopicSettings(partitions=1, tier="on"),
+        segments=segments,
+        segment_ids_max=9,
+        attempts_max=9,
+    )
+    return admin_pb2.BucketPart(topic=topic, deleted=deleted)
+
+
+async def told_world() -> World:
+    world = World(started())
+    for node_id in (1, 2, 3):
+        await world.tell(node_id)
+    return world
+
+
+async def test_a_bucket_comes_in_parts_and_the_last_one_decides() -> None:
+    world = await told_world()
+    assert not (await world.adopt(bucket=part("a", 5), page=0, more=True)).topics_found
+    await world.adopt(bucket=part("a", 6), page=1, more=True)
+    await world.adopt(bucket=part("a", 6), page=1, more=True)  # the answer was lost
+    found = await world.adopt(bucket=part("b", deleted=True), page=2, dry_run=True)
+    assert found.topics_found == 1 and not world.stored
+    assert any("'b'" in each.why and "stays away" in each.why for each in found.findings)
+    await world.adopt(bucket=part("a", 5), page=0, more=True)
+    found = await world.adopt(bucket=part("a", 6), page=1)
+    assert found.done and not any("'b'" in each.why for each in found.findings)
+    ids = {each.segment.segment_id for each in segments_of(world.stored[0])}
+    assert {5, 6} <= ids
+
+
+def segments_of(adoption: Adoption) -> list[SegmentRecord]:
+    return [each for each in adoption.puts if isinstance(each, SegmentRecord)]
+
+
+async def test_a_part_that_does_not_follow_is_refused() -> None:
+    world = await told_world()
+    with pytest.raises(InvalidRequestError, match="does not follow on part -1: begin anew"):
+        await world.adopt(bucket=part("a", 5), page=1)
+    with pytest.raises(InvalidRequestError, match="say its partitions"):
+        wrong = part("a", 5)
+        wrong.topic.settings.Clear()
+        await world.adopt(bucket=wrong)
+
+
+async def test_an_empty_bucket_was_read_all_the_same() -> None:
+    world = await told_world()
+    found = await world.adopt(bucket=admin_pb2.BucketPart(), dry_run=True)
+    assert not any("--bucket" in each.why for each in found.findings)

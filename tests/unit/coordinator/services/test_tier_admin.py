@@ -9,7 +9,7 @@ from icecore.errors import InvalidRequestError, UnknownTopicError
 from icecore.rpc.ports import CallContext
 from icecore.v1 import admin_pb2 as pb
 from icecore_coordinator.config import TopicDefaults
-from icecore_coordinator.decisions.remote.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.remote.imported import ImportedSegment, ImportedTopic
 from icecore_coordinator.services import tier_admin
 from icecore_coordinator.services.tier_admin import TierAdmin
 from icecore_coordinator.work.remote.uploads import Merged

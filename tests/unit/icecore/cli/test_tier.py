@@ -24,7 +24,7 @@ def verify(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str], list[int]], 
             return {"damaged": next(looks), "strange": [], "topics": []}
 
         monkeypatch.setattr(tier, "_metadata", lambda session, topics: next(known))
-        monkeypatch.setattr(tier, "_run", look)
+        monkeypatch.setattr(tier, "run_on_bucket", look)
         offline = [] if metadata else ["--offline"]
         with pytest.raises(SystemExit) as ended:
             main(["--json", "tier", "verify", "file:///b", *offline])
@@ -71,7 +71,7 @@ def restore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TopicSettings]:
         }
         asked: list[TopicSettings] = []
         found = {"topics": [plan], "cluster_id": "", "left_out": []}
-        monkeypatch.setattr(tier, "_run", lambda *_: found)
+        monkeypatch.setattr(tier, "run_on_bucket", lambda *_: found)
         monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
         monkeypatch.setattr(tier, "_import", lambda _, __, settings: asked.append(settings))
         with pytest.raises(SystemExit) as ended:
@@ -134,7 +134,7 @@ def test_what_a_restore_leaves_out_is_said(
         words[:] = asked
         return found
 
-    monkeypatch.setattr(tier, "_run", run)
+    monkeypatch.setattr(tier, "run_on_bucket", run)
     monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
     monkeypatch.setattr(tier, "_settings", lambda *_: TopicSettings())
     monkeypatch.setattr(tier, "_import", lambda *_: None)
@@ -150,7 +150,7 @@ def test_a_restore_of_nothing_but_deleted_topics_says_how_to_get_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = {"url": "file:///b", "cluster_id": "", "topics": [], "left_out": [LEFT]}
-    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    monkeypatch.setattr(tier, "run_on_bucket", lambda *_: found)
     with pytest.raises(SystemExit) as ended:
         main(["tier", "restore", "file:///b", "--topic", "old"])
     assert ended.value.code == 1
@@ -182,7 +182,7 @@ def test_one_damaged_topic_does_not_stop_the_others(
             raise ConflictError("there is such a topic")
         back.append(plan["topic"])
 
-    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    monkeypatch.setattr(tier, "run_on_bucket", lambda *_: found)
     monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
     monkeypatch.setattr(tier, "_settings", lambda *_: TopicSettings())
     monkeypatch.setattr(tier, "_import", bring)
@@ -199,7 +199,7 @@ def test_each_damaged_topic_is_named_where_none_is_whole(
 ) -> None:
     topics = [_plan(f"t{number}", "a hole") for number in range(7)]
     found = {"cluster_id": "", "topics": topics, "left_out": []}
-    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    monkeypatch.setattr(tier, "run_on_bucket", lambda *_: found)
     with pytest.raises(SystemExit) as ended:
         main(["tier", "restore", "file:///b"])
     told = capsys.readouterr().err
@@ -217,7 +217,7 @@ def test_a_coordinator_that_is_away_ends_a_restore(
         asked.append(plan["topic"])
         raise UnavailableError("nobody answers")
 
-    monkeypatch.setattr(tier, "_run", lambda *_: found)
+    monkeypatch.setattr(tier, "run_on_bucket", lambda *_: found)
     monkeypatch.setattr(tier, "_claim", lambda *_, **__: None)
     monkeypatch.setattr(tier, "_settings", lambda *_: TopicSettings())
     monkeypatch.setattr(tier, "_import", bring)

@@ -268,7 +268,7 @@ def test_an_upload_that_was_under_way_is_forgotten_and_never_swept() -> None:
     forgotten = going_on.tiers.segments[1]
     assert (forgotten.attempt, forgotten.closed_attempts) == (0, (ClosedAttempt(3, 0),))
     assert going_on.topics[TOPIC].settings_version >= NUMBER_LEAP
-    assert "icecore tier verify" in found.findings[-1].why
+    assert "icecore cluster adopt --bucket" in found.findings[-1].why
 
 
 def test_tables_get_higher_revisions_than_any_they_have() -> None:

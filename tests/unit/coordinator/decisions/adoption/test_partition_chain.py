@@ -8,9 +8,9 @@ import pytest
 from icecore.errors import ConflictError
 from icecore.model import OFFSETS_LEFT_OUT, Segment, SegmentState
 from icecore.topic_settings import SegmentSettings
+from icecore_coordinator.decisions.adoption.chain_records import VERSION_LEAP
 from icecore_coordinator.decisions.adoption.partition_chain import (
     EPOCH_LEAP,
-    VERSION_LEAP,
     Adopted,
     PartitionChain,
     partition_chain,

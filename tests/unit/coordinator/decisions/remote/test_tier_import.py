@@ -16,7 +16,7 @@ from icecore.tier_records import TierCopy, TierState, TierTopicRecord
 from icecore.topic_settings import KEEP_ALL, SegmentSettings, Tiering
 from icecore_coordinator.decisions import topic_deletion
 from icecore_coordinator.decisions.remote import tier_import
-from icecore_coordinator.decisions.remote.tier_import import ImportedSegment, ImportedTopic
+from icecore_coordinator.decisions.remote.imported import ImportedSegment, ImportedTopic
 from icecore_coordinator.decisions.remote.tiering import gone_topics
 from icecore_coordinator.state.cluster_state import ClusterState, ids_in, next_of, next_revision
 from icecore_coordinator.state.records import RECORDS_PER_CHANGE, Change

@@ -8,7 +8,7 @@ from icecore.errors import InvalidRequestError
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore.tier_records import TierTopicRecord
 from icecore_coordinator.decisions.remote import tier_import
-from icecore_coordinator.decisions.remote.tier_import import OFFSET_MAX
+from icecore_coordinator.decisions.remote.imported import OFFSET_MAX
 from icecore_coordinator.decisions.topic_deletion import to_mark
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change

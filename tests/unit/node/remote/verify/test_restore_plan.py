@@ -33,6 +33,7 @@ def planned(
     lose: Callable[[TopicObjects], object],
     *,
     skip_gaps: bool = False,
+    is_part: bool = False,
     more: Sequence[str] = (),
 ) -> RestoredTopic:
     """A plan of copies at these offsets, after something was lost."""
@@ -43,9 +44,8 @@ def planned(
     lose(found)
     bucket = Bucket(cluster_id=FACTS.cluster_id.hex(), topics={FACTS.topic_id: found})
     about = f"icecore cluster {bucket.cluster_id} topic t"
-    return plan_of(
-        bucket, found, TableLook("flights", about, paths, (0, 0, 0, 7)), skip_gaps=skip_gaps
-    )
+    table = TableLook("flights", about, paths, (0, 0, 0, 7))
+    return plan_of(bucket, found, table, skip_gaps=skip_gaps, is_part=is_part)
 
 
 def rows(at: int) -> Callable[[TopicObjects], object]:
@@ -90,6 +90,18 @@ def test_a_lost_copy_is_a_problem_or_a_hole(lose: Callable[[TopicObjects], objec
     assert (bases(plan), plan.problems) == ([100], [])
     assert "its records are left out" in plan.left_out[0]
     assert any("50..100 is missing" in each for each in plan.left_out)
+
+
+def test_nodes_may_have_what_is_in_a_hole() -> None:
+    """Both sides of it come back. A copy that is lost is a problem all the same: in front of a log
+    or at its end nobody would miss it."""
+    plan = planned([0, 100], lambda found: None, is_part=True)
+    assert (bases(plan), plan.problems) == ([0, 100], [])
+    plan = planned([0, 50, 100], rows(0), is_part=True)
+    assert "--skip-gaps takes it for a hole" in plan.problems[0]
+    plan = planned([0, 50, 100], rows(1), is_part=True, skip_gaps=True)
+    assert (bases(plan), plan.problems) == ([0, 100], [])
+    assert not planned([], lambda found: None, is_part=True).problems
 
 
 def test_a_lost_end_takes_nothing_along() -> None:

@@ -10,7 +10,7 @@ from icecore.process.settings import load
 from icecore.v1 import admin_pb2 as pb
 from icecore.v1.common_pb2 import FLUSH_MODE_ASYNC
 from icecore_coordinator.config import CoordinatorSettings, TopicDefaults
-from icecore_coordinator.services.admin_messages import settings_of, with_defaults
+from icecore_coordinator.services.settings_messages import settings_of, with_defaults
 
 FILE = """
 [coordinator]
