@@ -27,6 +27,7 @@ from tests.simulation.faults import Fault, Kind, Scene
 from tests.simulation.plan import Plan
 from tests.simulation.ports import SimMetadataStore
 from tests.simulation.shells import metadata_database
+from tests.simulation.tiered import TieredTopic
 
 LEAST_NEW = 3
 """Segments that were given out after the copy was made."""
@@ -91,6 +92,24 @@ async def _restored_backup(scene: Scene) -> SqliteDatabase:
 
 async def adopted_nothing(scene: Scene, fault: Fault) -> None:
     """The same with an empty store."""
+    await _adopted(scene, metadata_database())
+
+
+def adopted_from_bucket_plan(seed: int) -> Plan:
+    """Segments are full now and then; nodes have an object store."""
+    calm = plan("adopted_from_bucket", producers=1, has_store=True, acks=(Acks.ALL,))
+    return replace(calm, knobs=replace(calm.knobs, segment_bytes=16 << 10))
+
+
+async def adopted_from_bucket(scene: Scene, fault: Fault) -> None:
+    """All metadata are lost. Nodes have the newest segments of a topic, and the bucket alone has
+    those before."""
+    world = scene.world
+    topic = TieredTopic(world, scene.plan, "tiered", merges=world.seed % 2 == 0)
+    world.fleeting.append(topic)
+    await topic.live()
+    await until(topic.is_in_bucket_alone)
+    topic.lose_metadata()
     await _adopted(scene, metadata_database())
 
 
@@ -187,11 +206,13 @@ def _in_sync(value: str) -> list[int]:
 PLANS: dict[str, Callable[[int], Plan]] = {
     "older_metadata": older_metadata_plan,
     "adopted_metadata": adopted_metadata_plan,
+    "adopted_from_bucket": adopted_from_bucket_plan,
     "lost_answer": lost_answer_plan,
 }
 KINDS = (
     Kind("older_metadata", older_metadata),
     Kind("adopted_metadata", adopted_metadata),
     Kind("adopted_nothing", adopted_nothing),
+    Kind("adopted_from_bucket", adopted_from_bucket),
     Kind("lost_answer", lost_answer),
 )

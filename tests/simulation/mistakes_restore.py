@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from icecore_coordinator.decisions.adoption import adopt
 from icecore_coordinator.decisions.remote import tier_import
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change
@@ -48,3 +49,8 @@ def restored_offsets_are_given_out_again() -> Mistake:
         return max(end_offset, log_start)
 
     return patch(tier_import, "base_behind", wrong)
+
+
+def adopted_copies_are_not_published() -> Mistake:
+    """R109: segments that object storage has come back, and their copies are forgotten."""
+    return patch(adopt, "copy_records", lambda *_: [])

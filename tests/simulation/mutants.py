@@ -157,6 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(restore.deleted_topics_come_back, "clusters_are_restored", 16),
     Mutant(restore.log_starts_are_not_read, "clusters_are_restored", 8),
     Mutant(restore.restored_offsets_are_given_out_again, "clusters_are_restored"),
+    Mutant(restore.adopted_copies_are_not_published, "adopted_from_bucket"),
     Mutant(tiering.sources_go_first, "segments_are_tiered"),
     Mutant(poison.contents_not_checked, "poisoned"),
     Mutant(repeats.confirm_looks_once, "repeated_open"),

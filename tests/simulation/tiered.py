@@ -177,6 +177,18 @@ class TieredTopic:
         await process.spawn(_persist(lambda: admin.undelete_topic(topic_id=topic_id)))
         self._world.count_fault("topic_undeleted")
 
+    def is_in_bucket_alone(self) -> bool:
+        """Return whether some of its segments are on no node any more."""
+        if COORDINATOR not in self._world.shells or self.name not in self._state().topic_ids:
+            return False
+        state = self._state()
+        ids = state.tiers.of_topic.get(self._topic_id(), ())
+        return any(state.segments[each].segment.is_remote_only for each in ids)
+
+    def lose_metadata(self) -> None:
+        """Nobody knows any more which uploads were under way, and which were to be swept."""
+        self._is_overslept = True
+
     def lose_objects(self, young_ms: int) -> int:
         """Remove for good all objects of what was published so lately that nodes have it, too, and
         keep it for a while; what the table does not name yet stays, for no table could be brought
