@@ -10,7 +10,9 @@ from icecore.client.cluster.offsets import Position
 from icecore.client.consume.consumer import (
     check_end,
     check_poll,
+    check_reads,
     close_holding,
+    is_closed,
     saver_of,
 )
 from icecore.client.consume.options import ConsumerOptions
@@ -65,12 +67,16 @@ class Consumer:
                 error.add_note(f"the position was not saved: {failure}")
 
     def __iter__(self) -> Iterator[Record]:
+        check_reads(self._consumer)
+        return self._records()
+
+    def _records(self) -> Iterator[Record]:
         hand = self._consumer.hand
         while True:
             try:
                 record = self._rest.popleft()  # in one step: other threads may read as well
             except IndexError:
-                if self._consumer.is_at_end:
+                if self._consumer.is_at_end or is_closed(self._consumer):
                     return
                 # One crossing per batch; one per record would cost far more.
                 background.run(self._fill(1.0, 10_000))
@@ -84,6 +90,7 @@ class Consumer:
     def poll(self, timeout_s: float = 1.0, max_records: int = 10_000) -> list[Record]:
         """See ``icecore.Consumer.poll``."""
         check_poll(timeout_s, max_records)
+        check_reads(self._consumer)
         if not self._rest:
             background.run(self._fill(timeout_s, max_records))
         records: list[Record] = []
@@ -98,6 +105,10 @@ class Consumer:
 
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
         """See ``icecore.Consumer.batches``."""
+        check_reads(self._consumer)
+        return self._batches(columns)
+
+    def _batches(self, columns: Sequence[str] | None) -> "Iterator[pa.RecordBatch]":
         if self._rest:
             first = self._rest[0]
             self.seek(first.partition, first.offset, topic=first.topic)

@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import icecore
 from icecore.cli import profiles
-from icecore.cli.commands import Commands
+from icecore.cli.commands import Commands, explain_option
 from icecore.cli.output import Output, drop_output, use_utf8
 from icecore.cli.session import CommandSession
 from icecore.errors import (
@@ -165,6 +165,7 @@ def _run(words: list[str], *, is_json: bool) -> int:
         return ended.exit_code
     except _USAGE_ERROR as error:
         status = int(error.exit_code)
+        explain_option(error)
         if is_json:
             _fail(_usage_of(error), status, reason="USAGE", is_json=True)
         error.show()

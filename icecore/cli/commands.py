@@ -93,6 +93,22 @@ _ELSEWHERE: Final = dict.fromkeys(
 """Commands that other products have, and what there is in their place."""
 
 
+_NO_GROUPS: Final = (
+    "there are no consumer groups yet; --position NAME goes on where the last reader of that name "
+    "was, and --partition gives each process its own"
+)
+_OPTIONS_ELSEWHERE: Final = dict.fromkeys(
+    ("--group", "--group-id", "--consumer-group", "-G"), _NO_GROUPS
+)
+"""Options that other products have, and what there is in their place."""
+
+
+def explain_option(error: Any) -> None:
+    """Give a usage error about an option of another product the sentence that helps."""
+    if (why := _OPTIONS_ELSEWHERE.get(getattr(error, "option_name", ""))) is not None:
+        error.message, error.possibilities = f"No such option {error.option_name}: {why}.", None
+
+
 class CommandGroup(TyperGroup):
     """The commands of one kind of thing, such as ``topic``."""
 

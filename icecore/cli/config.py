@@ -58,7 +58,8 @@ def show(
         rows = _ask(whose, *([str(config)] if config else []))["settings"]
         title = f"[{whose}]"
     elif whose is not Process.NODE or config is not None:
-        raise typer.BadParameter("asks a node that runs: give nothing else", param_hint="--node")
+        other = "--config" if config is not None else str(whose)
+        raise typer.BadParameter(f"asks a node that runs: leave out {other}", param_hint="--node")
     else:
         rows, title = _rows_of_node(session, node), f"node {node}"
     if not session.output.is_json:

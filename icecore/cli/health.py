@@ -198,7 +198,9 @@ def health(
     """
     session = session_of(context)
     if watch and wait:
-        raise typer.BadParameter("--watch has no end that could be waited for", param_hint="--wait")
+        raise typer.BadParameter(
+            "ends, and --watch does not: give one of them", param_hint="--wait"
+        )
     if watch:
         _watch(session.output, lambda: _look(session))
     found, numbers = _wait(lambda: _look(session), wait)

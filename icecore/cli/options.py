@@ -90,6 +90,16 @@ def in_place_of(
     return decorate
 
 
+def given_options(context: typer.Context) -> list[str]:
+    """Options of a command that were typed, by their longest names."""
+    typed = []
+    for each in context.command.params:
+        source = context.get_parameter_source(str(each.name))
+        if each.param_type_name == "option" and source is not None and source.name == "COMMANDLINE":
+            typed.append(max(each.opts, key=len))
+    return typed
+
+
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation

@@ -108,7 +108,7 @@ def alter(
             f"partitions are only added: icecore topic add-partitions {name} {wanted}"
         )
     if no_indexed_headers and settings.indexed_headers:
-        raise typer.BadParameter("--indexed-header and --no-indexed-headers contradict each other")
+        raise typer.BadParameter("give --indexed-header or --no-indexed-headers, and not both")
     if no_indexed_headers:
         settings = replace(settings, indexed_headers=())
     topic_shown.show(session.output, session.admin(lambda admin: admin.alter_topic(name, settings)))

@@ -50,7 +50,7 @@ def delete_records(
     that holds the new start goes with it, later.
     """
     if (before_offset is None) == (before_time is None):
-        raise typer.BadParameter("say either --before-offset or --before-time")
+        raise typer.BadParameter("give --before-offset or --before-time, and not both")
     session = session_of(context)
     if before_time is not None:
         moment = time_position(before_time)

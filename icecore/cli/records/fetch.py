@@ -48,9 +48,15 @@ def fetch(
     session = session_of(context)
     kind, value = parse_position(start)
     if until is not None and follow:
-        raise typer.BadParameter("--follow has no end", param_hint="--until")
-    if bool(topic) == (pattern is not None):
-        raise typer.BadParameter("name topics, or give --pattern", param_hint="TOPIC")
+        raise typer.BadParameter(
+            "ends, and --follow does not: give one of them", param_hint="--until"
+        )
+    if topic and pattern is not None:
+        raise typer.BadParameter(
+            "names topics, as TOPIC does: give one of them", param_hint="--pattern"
+        )
+    if not topic and pattern is None:
+        raise typer.BadParameter("name topics, or give --pattern REGEX", param_hint="TOPIC")
     consumer = Consumer(
         session.bootstrap,
         topics=topic or None,

@@ -91,8 +91,11 @@ def produce(
             key_separator=key_separator,
         ),
     )
-    if same_partition and (input_format is not Format.RECORDS or partition is not None):
-        raise typer.BadParameter("needs --format records alone", param_hint="--same-partition")
+    if same_partition and input_format is not Format.RECORDS:
+        shown = f"needs --format records: a record of --format {input_format} names no partition"
+        raise typer.BadParameter(shown, param_hint="--same-partition")
+    if same_partition and partition is not None:
+        raise typer.BadParameter("give it or --partition", param_hint="--same-partition")
     session = session_of(context)
     session.check_topics([topic])
     settings: ProducerOptions = {
@@ -120,11 +123,23 @@ def produce(
 
 
 def _form(input_format: Format, given: LineFormat) -> LineFormat:
-    fields = (given.key_field, given.value_field, given.tag_fields, given.headers_field)
-    if input_format is not Format.NDJSON and any((*fields, given.time_field)):
-        raise typer.BadParameter("fields need --format ndjson", param_hint="--format")
+    fields = {
+        "--key-field": given.key_field,
+        "--value-field": given.value_field,
+        "--tag-field": given.tag_fields,
+        "--headers-field": given.headers_field,
+        "--time-field": given.time_field,
+    }
+    name = next((each for each, value in fields.items() if value), "")
+    if name and input_format is not Format.NDJSON:
+        shown = f"--format {input_format} has no fields: say --format ndjson, or leave it out"
+        raise typer.BadParameter(shown, param_hint=name)
     if input_format is not Format.LINES and given.key_separator:
-        raise typer.BadParameter("is for --format lines", param_hint="--key-separator")
+        has_key = {Format.NDJSON: "say --key-field", Format.RECORDS: "its records have keys"}
+        raise typer.BadParameter(
+            f"is for --format lines, not for --format {input_format}: {has_key[input_format]}",
+            param_hint="--key-separator",
+        )
     return RECORDS if input_format is Format.RECORDS else given
 
 
@@ -149,6 +164,10 @@ class _End:
     failure: IcecoreError | None = None
     is_interrupted: bool = False
     status: int = EXIT_FAILED
+
+
+class _BeyondEndError(InvalidRequestError):
+    """The first line that is asked for is not there, nor would it be the next one."""
 
 
 class OutputLostError(InternalError):
@@ -232,6 +251,10 @@ async def _send(
         number += len(lines)
         yield count
         count = 0
+    if first > number:
+        raise _BeyondEndError(
+            f"{name} has {counted(number - 1, 'line')}: --from-line {first} is beyond its end"
+        )
 
 
 async def _send_record(job: _Job, producer: Producer, record: Record) -> SendHandle:
@@ -316,6 +339,9 @@ def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
         job.output.note(f"{counted(ledger.records, 'record')} in {job.topic}")
         return
     status = EXIT_INTERRUPTED if end.is_interrupted else end.status
+    if isinstance(failure, _BeyondEndError):
+        job.output.failure(f"{why}; nothing was sent", EXIT_USAGE, failure.reason)
+        raise typer.Exit(EXIT_USAGE)
     reason = failure.reason if failure is not None else "INTERRUPTED"
     said = ledger.sentence(name_of(job.sources[0]), job.from_line)
     job.output.failure(f"{why}; {said}", status, reason)

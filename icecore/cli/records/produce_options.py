@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from icecore.cli.records.record_lines import TimeUnit
+from icecore.cli.records.templates import parse_separator
 from icecore.cli.topic_options import parse_size
 
 
@@ -59,7 +60,14 @@ TimeField = Annotated[
 ]
 Unit = Annotated[TimeUnit, typer.Option(help="ndjson: of times that are numbers, since 1970 UTC.")]
 KeySeparator = Annotated[
-    str, typer.Option("--key-separator", "-k", help="lines: what stands between key and value.")
+    str,
+    typer.Option(
+        "--key-separator",
+        "-k",
+        parser=parse_separator,
+        metavar="TEXT",
+        help="lines: what stands between key and value; \\t, \\xHH and other escapes as in C.",
+    ),
 ]
 Partition = Annotated[int | None, typer.Option(min=0, help="Instead of the one the key decides.")]
 SamePartition = Annotated[

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from icecore.cli.options import TopicName
+from icecore.cli.options import TopicName, given_options
 from icecore.cli.output import Output, counted
 from icecore.cli.records.conditions import NewestFirst, with_conditions, with_ranges
 from icecore.cli.records.record_lines import format_record
@@ -24,6 +24,7 @@ from icecore.client.lookup.lookup import COUNT_MAX, Lookup
 from icecore.client.types import LookupPage, SearchOutcome, SegmentOutcome
 
 EXIT_INCOMPLETE = 4
+_BESIDE_ID = ("--id", "--newest-first", "--max-count", "--all")
 AGE_TOLD_MS = 3_000
 """While a coordinator answers, nothing is planned on what is so old."""
 
@@ -87,7 +88,9 @@ def query(
     if record_id is not None:
         said = given | {"from_offset": given["from_offset"] or None}
         if any(each is not None for each in said.values()) or continuation:
-            raise typer.BadParameter("--id stands alone: it names one record", param_hint="--id")
+            others = [each for each in given_options(context) if each not in _BESIDE_ID]
+            shown = f"names one record: leave out {', '.join(others)}"
+            raise typer.BadParameter(shown, param_hint="--id")
         number, offset = record_id
         given |= {"partitions": [number], "from_offset": offset, "to_offset": offset + 1}
     given["newest_first"] = newest_first

@@ -10,6 +10,10 @@ from icecore.codec.batch import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,30}\s*")
 """Python reads more as a number: ``1_000``, and digits of other scripts."""
+_DAY: Final = re.compile(r"\s*[0-9]{4}-")
+_HOURS: Final = re.compile(r"\s*[0-9]{1,2}:[0-9]{2}")
+_MIDNIGHT: Final = re.compile(r"[T\s]24:00(:00)?([.,]0*)?(Z|[+-][0-9:]+)?\s*$", re.IGNORECASE)
+"""Python 3.14 reads it, those before do not."""
 
 
 def parse_time_ms(text: str) -> int:
@@ -23,8 +27,7 @@ def parse_time_ms(text: str) -> int:
         try:
             moment = datetime.fromisoformat(text.strip().upper())  # RFC 3339 allows t and z
         except ValueError as error:
-            shown = text if len(text) <= 60 else f"{text[:57]}..."
-            raise ValueError(f"{shown!r} is neither an ISO 8601 time nor milliseconds") from error
+            raise ValueError(_no_time(text, error)) from error
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         since = moment - datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,6 +35,18 @@ def parse_time_ms(text: str) -> int:
     if not MIN_TIMESTAMP_MS <= value <= MAX_TIMESTAMP_MS:
         raise ValueError(f"{text!r} is not between the years 1 and 9999")
     return value
+
+
+def _no_time(text: str, error: ValueError) -> str:
+    """Why it can't be read, for people."""
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
+    if _HOURS.match(text):
+        return f"{shown!r} has no day: write one before it, as in 2026-01-31T10:00"
+    if not _DAY.match(text) or "isoformat" in str(error):  # it has no form of a time at all
+        return f"{shown!r} is neither an ISO 8601 time nor milliseconds"
+    if _MIDNIGHT.search(text):
+        return f"{shown!r} is the next day's 00:00: write it so"
+    return f"{shown!r} is no time that there is: {error}"
 
 
 def iso_time(timestamp_ms: int) -> str:
@@ -69,6 +84,8 @@ def parse_position(text: str) -> tuple[str, int]:
     try:
         return "time", parse_time_ms(text.removeprefix("@"))
     except ValueError as error:
+        if _DAY.match(text) or _HOURS.match(text):
+            raise typer.BadParameter(str(error)) from error
         raise typer.BadParameter(
             f"{text!r} is not earliest, latest, an offset, -N, an ISO 8601 time or @milliseconds"
         ) from error

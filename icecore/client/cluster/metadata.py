@@ -132,7 +132,7 @@ class Metadata:
     def _is_final(self, error: IcecoreError, *, since_ms: float, wait_s: float) -> bool:
         """Return whether an answer that there is no such topic ends the wait for it, which has
         lasted since then."""
-        if not isinstance(error, UnknownTopicError) or NO_PARTITIONS in error.metadata:
+        if not _is_absence(error):
             return False
         return self._newest_ms >= since_ms and self._now_ms() >= since_ms + 1000 * wait_s
 
@@ -272,6 +272,28 @@ class Metadata:
 
     def _now_ms(self) -> float:
         return self._connection.clock.monotonic_ms()
+
+
+def _is_absence(error: IcecoreError | None) -> bool:
+    """Return whether it says that there is no such topic, and none that is being made."""
+    return isinstance(error, UnknownTopicError) and NO_PARTITIONS not in error.metadata
+
+
+def topic_deleted(metadata: Metadata, name: str, since_ms: float) -> UnknownTopicError | None:
+    """Why nothing can be appended to a topic that was found before, None while it may be there.
+
+    Args:
+        metadata: Has asked for the topic.
+        name: Of the topic.
+        since_ms: Only who heard of a coordinator after this moment is believed.
+    """
+    if metadata.newest_ms < since_ms or not _is_absence(metadata.error(name)):
+        return None
+    return UnknownTopicError(
+        f"topic {name} was deleted: nothing can be appended to it; bring it back with "
+        f"icecore topic undelete {name}, or create it again, then send the records again",
+        topic=name,
+    )
 
 
 def topic_recreated(name: str, before: bytes, now: bytes) -> TopicRecreatedError:

@@ -179,8 +179,7 @@ class Consumer:
             UnavailableError: The consumer is closed.
             IcecoreError: The cluster did not answer in time.
         """
-        if self._fetcher.is_closed:
-            raise UnavailableError("the consumer is closed: make another one")
+        check_reads(self)
         if self._is_started:
             return
         try:
@@ -218,6 +217,7 @@ class Consumer:
     # --- reading --------------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Record]:
+        check_reads(self)
         return self
 
     async def __anext__(self) -> Record:
@@ -240,9 +240,11 @@ class Consumer:
 
         Raises:
             TypeError, InvalidRequestError: An argument is of a wrong type or out of range.
+            UnavailableError: The consumer is closed.
             IcecoreError: Reading cannot go on.
         """
         check_poll(timeout_s, max_records)
+        check_reads(self)
         try:
             async with asyncio.timeout(timeout_s):
                 current = await self._delivery.load()
@@ -261,9 +263,11 @@ class Consumer:
 
         Raises:
             InvalidRequestError: There is no such column.
+            UnavailableError: The consumer is closed.
         """
         from icecore.codec.arrow import check_names, names_of
 
+        check_reads(self)
         names = names_of(self.topic) if columns is None else check_names(columns)
         return _ArrowBatches(self, names)
 
@@ -271,6 +275,7 @@ class Consumer:
         """All records up to the end, as one table; see ``batches``.
 
         Raises:
+            UnavailableError: The consumer is closed.
             InvalidRequestError: There is no end: neither ``stop_at_end`` nor ``until`` is given.
             IcecoreError: Reading cannot go on; what was read so far is not read again.
         """
@@ -408,6 +413,17 @@ async def close_holding(consumer: Consumer) -> None:
             await saver.stop()
     finally:
         await consumer._stop()
+
+
+def is_closed(consumer: Consumer) -> bool:
+    """Return whether nothing more can be read by it."""
+    return consumer._fetcher.is_closed
+
+
+def check_reads(consumer: Consumer) -> None:
+    """Raises UnavailableError when it is closed: an end would say that there are no records."""
+    if is_closed(consumer):
+        raise UnavailableError("the consumer is closed: make another one")
 
 
 def check_end(*, is_given: bool) -> None:

@@ -18,7 +18,7 @@ still land late. What is sent again goes back to the front of its queue, in orde
     it sees a gap before a request     a wait, as above: the batches before it were refused, or it
     that was sent behind another one   overtook them. Sent again alone, it shows a real gap
     the name is lost, or the topic is  all batches of the partition
-    another one
+    another one, or deleted
 
 Which rules ask for this, and the life of a batch before, is in ``sender.py``.
 """
@@ -28,7 +28,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from icecore.client.cluster.connection import Backoff, Connection
-from icecore.client.cluster.metadata import Metadata
+from icecore.client.cluster.metadata import Metadata, topic_deleted
 from icecore.client.produce.batches import Batch
 from icecore.client.produce.identity import Identities
 from icecore.client.produce.partition_queue import BATCHES_KEPT_FIRST, PartitionQueue, Refused
@@ -178,6 +178,12 @@ class Settling:
         if head.sequence is not None:
             self._renumber(queue, error)
 
+    def _drop_all(self, queue: PartitionQueue, error: IcecoreError) -> None:
+        """As if each had its turn as the head. The queue stays: whoever brings the topic back finds
+        on its leaders what this producer has sent before."""
+        while queue.ready:
+            self._drop_head(queue, error)
+
     def _renumber(self, queue: PartitionQueue, error: IcecoreError) -> None:
         """Start over under a fresh producer id with all that certainly was not appended."""
         kept = []
@@ -229,7 +235,7 @@ class Settling:
         backoff = Backoff(self._connection.rng, first_ms, 150 if is_moving else 1000)
         backoff.attempts = queue.attempts
         queue.attempts += 1
-        failure, has_moved = error, False
+        failure, has_moved, began_ms = error, False, self._clock.monotonic_ms()
         if error is not None and queue.ready:
             since_ms = queue.ready[0].created_ms
             self._connection.retries.note(
@@ -254,6 +260,9 @@ class Settling:
                 queue.attempts = 0  # the next leader may need a moment to hear of it
             elif isinstance(error, _MOVED) or queue.attempts > 2:
                 await self._metadata.refresh(timeout_s=self._left_s(queue))
+                deleted = topic_deleted(self._metadata, queue.topic, began_ms)
+                if deleted is not None:
+                    self._drop_all(queue, deleted)
                 failure = self._metadata.error(queue.topic) or failure
             if queue.identity is None:
                 queue.identity, queue.next_sequence = await self._identities.find(), 0

@@ -73,6 +73,22 @@ def test_everything_there_and_back(cluster: FakeCluster) -> None:
         assert len(list(consumer)) == 5009
 
 
+def test_a_closed_consumer_says_so_instead_of_ending(cluster: FakeCluster) -> None:
+    with blocking.Producer(cluster.bootstrap) as producer:
+        producer.send_batch("t", [b"x"] * 10)
+    with blocking.Consumer(cluster.bootstrap, "t") as consumer:
+        running = iter(consumer)
+        next(running)
+    assert len(list(running)) == 9, "what an iteration that runs has at hand, and its end"
+    for read in (
+        lambda: iter(consumer),
+        lambda: consumer.poll(0.1),
+        consumer.batches,
+    ):
+        with pytest.raises(UnavailableError, match="the consumer is closed"):
+            read()
+
+
 def test_threads_share_a_producer_and_a_consumer(cluster: FakeCluster) -> None:
     found: list[bytes | None] = []
     with (
@@ -303,7 +319,8 @@ def test_a_client_that_could_not_be_made_leaves_nothing(cluster: FakeCluster) ->
     with blocking.Consumer(cluster.bootstrap, "t", stop_at_end=True) as consumer:
         assert list(consumer) == []
         consumer.close()
-        assert consumer.poll(0.1) == []
+        with pytest.raises(UnavailableError, match="the consumer is closed"):
+            consumer.poll(0.1)
 
 
 NOT_CLOSED = """

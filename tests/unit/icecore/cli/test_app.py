@@ -309,10 +309,66 @@ def test_config_schema_and_values(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert (calm["value"], calm["from"], sync["value"]) == (5, f"{path} [node]", 1_000)
     assert "digest" in calm["meaning"] and "timing" not in rows
     assert run(["config", "show", "coordinator", "--node", "1"]) == 2
-    assert "give nothing else" in capsys.readouterr().err
+    assert "leave out coordinator" in capsys.readouterr().err
     path.write_text("[node]\nio_worker = 7\n")
     assert run(["config", "show", "--config", str(path)]) == 1
     assert "did you mean io_workers?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fetch t --follow --until 9", "--until: ends, and --follow does not: give one of them"),
+        ("fetch t --pattern x", "--pattern: names topics, as TOPIC does: give one of them"),
+        ("fetch", "name topics, or give --pattern REGEX"),
+        (
+            "query t --id 0@1 --key x --tag y --all",
+            "--id: names one record: leave out --key, --tag",
+        ),
+        ("query t --id 0@1 --continue eA==", "--id: names one record: leave out --continue"),
+        ("query t --id 0@1 --from-offset 3", "--id: names one record: leave out --from-offset"),
+        (
+            "produce t --tag-field x",
+            "--tag-field: --format lines has no fields: say --format ndjson",
+        ),
+        ("produce t -f ndjson -k x", "not for --format ndjson: say --key-field"),
+        ("produce t --same-partition", "--same-partition: needs --format records"),
+        ("produce t -f records --same-partition --partition 1", "give it or --partition"),
+        ("cluster health --watch --wait 3", "--wait: ends, and --watch does not: give one of them"),
+        ("topic delete-records t", "give --before-offset or --before-time, and not both"),
+        (
+            "topic alter t --indexed-header x --no-indexed-headers",
+            "give --indexed-header or --no-i",
+        ),
+        ("fetch t --group g", "there are no consumer groups yet; --position NAME goes on"),
+        ("fetch t -G g", "there are no consumer groups yet"),
+    ],
+)
+def test_options_that_exclude_each_other_are_both_named(
+    capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    assert run(words.split()) == 2
+    assert said in " ".join(capsys.readouterr().err.replace("'", "").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("24:00", "has no day: write one before it"),
+        ("10:00:30", "has no day"),
+        ("2026-02-30", "is no time that there is: day"),
+        ("2026-13-01T10:00", "is no time that there is: month must be in"),
+        ("2026-01-01T25:00", "is no time that there is: hour must be in"),
+        ("2026-01-01 24:00:00Z", "is the next day's 00:00"),
+        ("2026-01-01T10:00+", "neither an ISO 8601 time nor milliseconds"),
+        ("yesterday", "neither an ISO 8601 time nor milliseconds"),
+    ],
+)
+def test_a_time_that_there_is_not_is_told_from_no_time(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_time_ms(text)
+    with pytest.raises(typer.BadParameter, match="ISO 8601" if "neither" in said else said):
+        parse_position(text)
 
 
 def test_ports_and_folders_in_use_are_refused(tmp_path: Path) -> None:

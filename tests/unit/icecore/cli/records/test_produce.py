@@ -58,8 +58,21 @@ def test_from_line_is_of_the_first_file(cli: Cli, tmp_path: Path) -> None:
     second.write_text("d\ne\n")
     cli("produce", "t", str(first), str(second), "--from-line", "3")
     assert sorted(cli.values("fetch", "t")) == ["c", "d", "e"]
-    assert json.loads(cli("produce", "t", str(first), "--from-line", "9"))["records"] == 0
+    assert json.loads(cli("produce", "t", str(first), "--from-line", "4"))["records"] == 0
+    cli("produce", "t", str(first), str(second), "--from-line", "5", status=2)
+    assert f"{first} has 3 lines: --from-line 5 is beyond its end; nothing was sent" in cli.err
+    assert len(cli.values("fetch", "t")) == 3
     cli("produce", "t", str(first), "--from-line", "0", status=2)
+
+
+def test_a_separator_may_be_an_escape(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "tabs"
+    path.write_text("k\tv\n")
+    for separator in (r"\t", r"\x09", "\t"):
+        cli("produce", "t", "-k", separator, str(path))
+    assert cli("fetch", "t", "-f", r"%k=%v\n").split() == ["k=v"] * 3
+    cli("produce", "t", "-k", r"\q", str(path), status=2)
+    assert r"\q is no escape; there are \n" in cli.err
 
 
 def test_what_cannot_be_read_is_named(cli: Cli, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from icecore import Consumer, Producer
+from icecore.codec.record import Record
 from icecore.errors import InvalidRequestError, UnavailableError
 from tests.support.fake_cluster import FakeCluster
 
@@ -127,3 +128,34 @@ async def test_a_consumer_that_could_not_start_is_closed(cluster: FakeCluster) -
     with pytest.raises(UnavailableError, match="closed"):
         await c.start()
     await c.close()
+
+
+async def test_a_closed_consumer_says_so_instead_of_ending(cluster: FakeCluster) -> None:
+    await fill(cluster, 10)
+    async with consumer(cluster) as c:
+        await anext(c)
+    for read in (
+        lambda: c.poll(0.1),
+        lambda: anext(aiter(c)),
+        lambda: anext(c.batches()),
+    ):
+        with pytest.raises(UnavailableError, match="the consumer is closed"):
+            await read()
+
+
+async def test_an_iteration_that_runs_when_it_is_closed_ends(cluster: FakeCluster) -> None:
+    await fill(cluster, 10)
+    async with consumer(cluster) as c:
+        found = [record.value async for record in _closing_after(c, 10)]
+    assert len(found) == 10
+
+
+async def _closing_after(c: Consumer, count: int) -> AsyncIterator[Record]:
+    closing: asyncio.Future[None] | None = None
+    async for record in c:
+        yield record
+        count -= 1
+        if not count:
+            closing = asyncio.ensure_future(c.close())
+    assert closing is not None
+    await closing

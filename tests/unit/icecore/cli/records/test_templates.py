@@ -2,7 +2,7 @@
 
 import pytest
 
-from icecore.cli.records.fetch_options import fill, parse_template
+from icecore.cli.records.templates import fill, parse_separator, parse_template
 from icecore.codec.record import Record
 
 RECORD = Record(
@@ -26,6 +26,7 @@ RECORD = Record(
         ("%T %A", b"1970-01-01T00:00:01.000Z 1970-01-01T00:00:02.000Z"),
         ("%g|%h", b"a,b|h=1,n="),
         (r"100%% \\ \0\rä", b"100% \\ \0\r\xc3\xa4"),
+        (r"%k\x3d%v\xff", b"k=\xff%v\xff"),
     ],
 )
 def test_filled(text: str, expected: bytes) -> None:
@@ -40,3 +41,17 @@ def test_nothing_is_nothing() -> None:
 def test_refused(text: str) -> None:
     with pytest.raises(ValueError, match="there are"):
         parse_template(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", b""),
+        ("::", b"::"),
+        (r"\t", b"\t"),
+        (r"a\x00\xe9%k", b"a\0\xe9%k"),
+        ("\udce9ä", b"\xe9\xc3\xa4"),
+    ],
+)
+def test_separator(text: str, expected: bytes) -> None:
+    assert parse_separator(text).encode(errors="surrogateescape") == expected
