@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from icecore.errors import ConfigurationError, StorageError
+from icecore.process.system import check_file
 
 FORMAT: Final = "icecore-metadata"
 VERSION: Final = 1
@@ -168,6 +169,7 @@ class Backup:
 
 def _open(path: Path) -> gzip.GzipFile:
     with _storage_errors(path, "read"):
+        check_file(path)
         return gzip.GzipFile(path, "rb")
 
 

@@ -26,8 +26,10 @@ from icecore.errors import (
     UnavailableError,
     UnknownTopicError,
 )
-from icecore.process.system import open_standard_streams, tune_process
+from icecore.process.system import open_standard_streams, raise_descriptor_limit, tune_process
 
+_DESCRIPTORS_MIN = 32
+"""With fewer than about thirteen gRPC ends the process; the rest is for connections to nodes."""
 EXIT_ERROR, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_INTERRUPTED = 1, 2, 3, 130
 _COMPLETE = "_ICECORE_COMPLETE"
 _USAGE_ERROR: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -89,6 +91,7 @@ def _globals(
     ] = False,
 ) -> None:
     """Options of all commands; they may stand after the command as well."""
+    raise_descriptor_limit(_DESCRIPTORS_MIN)
     output = Output(is_json=json, is_quiet=quiet)
     given = profiles.load(profile, output.note)
     context.obj = CommandSession(
@@ -195,6 +198,8 @@ def _trouble(error: OSError) -> str:
     why = error.strerror or str(error)
     if error.errno == errno.ENOENT and not error.filename:  # of os.getcwd
         return "the working folder is gone: go to another one"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{why}: raise the limit of this process or machine (ulimit -n)"
     return f"{error.filename}: {why}" if error.filename else f"the output can't be written: {why}"
 
 

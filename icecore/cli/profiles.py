@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from icecore.errors import ConfigurationError
+from icecore.process.system import read_small_file
 
 _BOOTSTRAP = "127.0.0.1:7400"
 _TIMEOUT_S = 30.0
@@ -87,7 +88,7 @@ def load(name: str, note: Callable[[str], object] = lambda _: None) -> Profile:
 def _read(path: Path) -> dict[str, Any]:
     """Raises OSError as well."""
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
+        return tomllib.loads(read_small_file(path).decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits

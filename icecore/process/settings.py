@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ByteSize, ConfigDict, PrivateAttr, ValidationError
 
 from icecore.errors import ConfigurationError
+from icecore.process.system import read_small_file
 from icecore.rpc.addresses import check_listen, is_loopback, split_address
 
 __all__ = [
@@ -196,7 +197,7 @@ def _from_file(
         return []
     path = Path(config_path)
     try:
-        document: dict[str, Any] = tomllib.loads(path.read_text("utf-8-sig"))
+        document: dict[str, Any] = tomllib.loads(read_small_file(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}", file=path) from error
     except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits

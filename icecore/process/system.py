@@ -5,19 +5,30 @@ The ports themselves are in ``icecore/rpc/ports.py``; tests and the simulator br
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import random
 import resource
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from icecore.errors import ConfigurationError
 from icecore.process.garbage import bound_full_collections
 from icecore.process.log import event
 
+SMALL_FILE_BYTES_MAX: Final = 1 << 20
+"""Settings, passwords, certificates: far more than people write."""
+_KINDS: Final = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
 DESCRIPTORS_MIN = 1024
 """Minimum of open files with which a server is of use; most systems allow far more."""
 _DESCRIPTORS_MAX = 1 << 20
@@ -92,6 +103,33 @@ def raise_descriptor_limit(least: int = DESCRIPTORS_MIN) -> int:
             " hard limit (ulimit -Hn, or LimitNOFILE= of the service)"
         )
     return limit
+
+
+def check_file(path: Path) -> None:
+    """Raises OSError unless it is a file: who opens a pipe waits for its writer, and who reads a
+    device may never come to an end."""
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+    raise OSError(errno.EINVAL, f"it is {kind}, and must be a file", str(path))
+
+
+def read_small_file(path: Path) -> bytes:
+    """Read all of a file that people write by hand; ``/dev/null`` is an empty one.
+
+    Raises OSError where it is none, or much larger than such a file.
+    """
+    if os.path.samestat(path.stat(), Path(os.devnull).stat()):
+        return b""
+    check_file(path)
+    with path.open("rb") as file:
+        found = file.read(SMALL_FILE_BYTES_MAX + 1)
+    if len(found) > SMALL_FILE_BYTES_MAX:
+        raise OSError(errno.EFBIG, f"it has more than {SMALL_FILE_BYTES_MAX:,} bytes", str(path))
+    return found
 
 
 def open_standard_streams() -> None:

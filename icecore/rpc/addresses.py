@@ -8,6 +8,7 @@ those that a server may listen on or tell others, and whether a host still answe
 import asyncio
 import errno
 import ipaddress
+import re
 import socket
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
@@ -19,6 +20,7 @@ TRANSPORTS: Final[tuple[Transport, ...]] = get_args(Transport)
 NATIVE: Final = "native://"
 PORT_MAX: Final = 65_535
 _NOWHERE: Final = bytes(4)
+_NUMBERS: Final = re.compile(r"(([0-9]+|0[xX][0-9a-fA-F]*)(\.|$))+")
 
 
 class Addressed(Protocol):
@@ -128,7 +130,25 @@ def bare_host(text: str) -> str:
         is_possible = all(each.isalnum() or each in "-_." for each in host) and _is_name(host)
     if not is_possible:
         raise ConfigurationError(f"{text!r} is no host: write a name or an IP address", value=text)
+    if _NUMBERS.fullmatch(host) and not is_wildcard(host):  # which is nobody's, however written
+        _check_v4(host)
     return host
+
+
+def _check_v4(host: str) -> None:
+    """Of numbers the system reads ``0177.0.0.1`` in eights, gRPC in
+    tens, and so each would call another machine.
+
+    Raises ConfigurationError unless it has the one form that all read alike.
+    """
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError as error:
+        try:
+            hint = f"write {socket.inet_ntoa(socket.inet_aton(host))}, if you mean that"
+        except (OSError, UnicodeError):
+            hint = "write four numbers from 0 to 255, with a dot between two"
+        raise ConfigurationError(f"{host!r} is no IPv4 address: {hint}", value=host) from error
 
 
 def _is_v6(text: str) -> bool:

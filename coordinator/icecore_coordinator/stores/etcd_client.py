@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import grpc
 
 from icecore.errors import ConfigurationError, IcecoreError, OutOfSpaceError, StorageError
+from icecore.process.system import read_small_file
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.stores.etcd_messages import (
     AuthenticateRequest,
@@ -454,7 +455,7 @@ def _read(path: str) -> bytes:
     """A file that the settings name, empty where they name none. It is read anew each time, since
     certificates and passwords are renewed."""
     try:
-        return Path(path).read_bytes() if path else b""
+        return read_small_file(Path(path)) if path else b""
     except OSError as error:
         raise ConfigurationError(
             f"etcd: {path} cannot be read: {error.strerror}", file=path

@@ -9,6 +9,7 @@ import pytest
 
 from icecore.errors import ConfigurationError, IcecoreError, StorageError
 from icecore.metadata_backup import Backup, BackupEntry, BackupHeader, BackupWriter
+from tests.support import no_files
 
 HEADER = BackupHeader(b"c" * 16, coordinator_epoch=3, revision=70, records=3, taken_at_ms=1_000)
 ENTRIES = [
@@ -142,3 +143,9 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
         "b.partial-mine",
         "c.partial-999999999",
     }
+
+
+@pytest.mark.parametrize(("kind", "said"), no_files.KINDS.items())
+def test_what_is_no_file_is_told_at_once(tmp_path: Path, kind: str, said: str) -> None:
+    with pytest.raises(StorageError, match=said):
+        Backup(no_files.make(tmp_path / "x", kind))

@@ -292,6 +292,20 @@ def test_nobody_there_is_1_and_says_what_to_do(capsys: pytest.CaptureFixture[str
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize("limit", [8, 12, 20, 31])
+def test_too_few_descriptors_are_one_sentence(limit: int) -> None:
+    """gRPC would end the process by a signal."""
+    set_limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}));"
+    for words in (["topic", "list"], ["dev"]):
+        program = f"{set_limit} from icecore.cli.app import main; main({words!r})"
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 1 and not done.stdout
+        assert done.stderr.startswith(f"icecore: only {limit} files and connections may be open")
+        assert done.stderr.count("\n") == 1
+
+
 def test_config_schema_and_values(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main_status = run(["config", "schema"])
     assert main_status == 0

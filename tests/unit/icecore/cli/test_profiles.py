@@ -6,6 +6,7 @@ import pytest
 
 from icecore.cli.profiles import Profile, load
 from icecore.errors import ConfigurationError
+from tests.support import no_files
 
 FILE = """
 profile = "near"
@@ -71,10 +72,10 @@ def test_a_file_that_is_out_of_reach_is_missed_only_by_name(
 ) -> None:
     """The home folder of somebody else has mode 0700."""
 
-    def refuse(each: Path, *_: object) -> str:
+    def refuse(each: Path, **_: object) -> str:
         raise PermissionError(13, "Permission denied", str(each))
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "stat", refuse)
     notes: list[str] = []
     assert load("", notes.append) == Profile()
     assert notes == [f"{path} can't be read (Permission denied): going on without it"]
@@ -100,3 +101,17 @@ def test_a_home_that_is_no_folder(home: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", home)
     assert load("") == Profile()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "large"])
+def test_what_is_no_file_is_told_at_once(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "icecore").mkdir()
+    no_files.make(tmp_path / "icecore" / "config.toml", kind)
+    notes: list[str] = []
+    assert load("", notes.append) == Profile()
+    assert len(notes) == 1 and "can't be read" in notes[0]
+    with pytest.raises(ConfigurationError, match=r"no profile 'far': .* can't be read"):
+        load("far")

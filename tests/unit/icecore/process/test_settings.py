@@ -17,6 +17,7 @@ from icecore.process.settings import (
     load_from_arguments,
     split_address,
 )
+from tests.support import no_files
 
 
 class ExampleSettings(Settings):
@@ -136,3 +137,11 @@ def test_addresses() -> None:
     check_listen("0.0.0.0:0", insecure_bind=True)
     with pytest.raises(ConfigurationError, match="--insecure-bind"):
         check_listen("0.0.0.0:0", insecure_bind=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [*no_files.KINDS.items(), ("large", "more than 1,048,576 bytes")]
+)
+def test_what_is_no_file_is_told_at_once(tmp_path: Path, kind: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load(ExampleSettings, no_files.make(tmp_path / "x.toml", kind), {}, {})

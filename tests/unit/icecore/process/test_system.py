@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from icecore.process import system
+from tests.support import no_files
 
 
 def limited(soft: int, hard: int, least: int) -> str:
@@ -69,3 +70,20 @@ def test_output_is_blocking_whoever_made_the_pipe() -> None:
             size += len(piece)
     os.close(ours)
     assert (size, process.returncode) == (500_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [*no_files.KINDS.items(), ("large", "more than 1,048,576 bytes")]
+)
+def test_a_small_file_is_a_file(tmp_path: Path, kind: str, said: str) -> None:
+    with pytest.raises(OSError, match=said) as caught:
+        system.read_small_file(no_files.make(tmp_path / "x", kind))
+    assert caught.value.strerror is not None
+
+
+def test_small_files_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for size in (0, 7, system.SMALL_FILE_BYTES_MAX):
+        path.write_bytes(b"y" * size)
+        assert system.read_small_file(path) == b"y" * size
+    assert system.read_small_file(Path(os.devnull)) == b""

@@ -22,6 +22,8 @@ from icecore.rpc.addresses import (
         ("node-1.example.com.:0", "node-1.example.com.", 0),
         ("my_node:65535", "my_node", 65_535),
         ("knödel.example:1", "knödel.example", 1),
+        ("web.1:1", "web.1", 1),
+        ("1.web:1", "1.web", 1),
     ],
 )
 def test_what_is_split_can_be_joined(text: str, host: str, port: int) -> None:
@@ -52,6 +54,17 @@ def test_what_is_split_can_be_joined(text: str, host: str, port: int) -> None:
         (".:7400", "no host"),
         ("two words:7400", "no host"),
         ("*:7400", "no host"),
+        ("127.1:7400", r"'127.1' is no IPv4 address: write 127\.0\.0\.1"),
+        ("2130706433:7400", r"write 127\.0\.0\.1"),
+        ("0x7f.1:7400", r"write 127\.0\.0\.1"),
+        ("0X7f000001:7400", r"write 127\.0\.0\.1"),
+        ("0177.0.0.1:7400", r"write 127\.0\.0\.1"),
+        ("127.0.0.010:7400", r"write 127\.0\.0\.8"),
+        ("127.000.000.001:7400", r"write 127\.0\.0\.1"),
+        ("127.0.0.1.:7400", "write four numbers from 0 to 255"),
+        ("127.0.0.08:7400", "write four numbers from 0 to 255"),
+        ("256.0.0.1:7400", "write four numbers from 0 to 255"),
+        ("127.0.0.1.1:7400", "write four numbers from 0 to 255"),
         ("", "write HOST:PORT"),
     ],
 )
