@@ -171,7 +171,7 @@ class _BeyondEndError(InvalidRequestError):
 
 
 class OutputLostError(InternalError):
-    """Offsets could not be printed."""
+    """Offsets, or what is acknowledged, could not be printed."""
 
 
 async def _produce(job: _Job, producer: Producer) -> _End:
@@ -191,8 +191,7 @@ async def _produce(job: _Job, producer: Producer) -> _End:
     except IcecoreError as error:
         failure = failure or error
     except OSError as error:  # nobody reads where records are
-        drop_output()
-        failure = OutputLostError(f"the output can't be written: {error.strerror}")
+        failure = _lost_output(error)
     except asyncio.CancelledError:  # a signal; a second Ctrl-C is not waited for
         is_interrupted = True
     finally:
@@ -201,10 +200,20 @@ async def _produce(job: _Job, producer: Producer) -> _End:
         with contextlib.suppress(IcecoreError, TimeoutError):
             async with asyncio.timeout(_GRACE_S if is_interrupted else None):
                 await producer.close()
-        await ledger.close()
+        try:
+            await ledger.close()
+        except OSError as error:
+            failure = failure or _lost_output(error)
+            await ledger.close()
     if is_interrupted:
         return _End(is_interrupted=True)
     return _End(failure or ledger.failure)
+
+
+def _lost_output(error: OSError) -> OutputLostError:
+    """Nothing more is printed there; what is acknowledged is still said on stderr."""
+    drop_output()
+    return OutputLostError(f"the output can't be written: {error.strerror}")
 
 
 async def _send_all(job: _Job, producer: Producer) -> None:
@@ -325,16 +334,20 @@ def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
     ledger, failure = job.ledger, end.failure
     why = "interrupted" if end.is_interrupted else failure.message if failure else ""
     if job.output.is_json and is_json:
-        job.output.json(
-            {
-                "topic": job.topic,
-                "records": ledger.records,
-                "file": ledger.source,
-                "through_line": ledger.line,
-                "behind": ledger.behind,
-                "error": why,
-            }
-        )
+        said = {
+            "topic": job.topic,
+            "records": ledger.records,
+            "file": ledger.source,
+            "through_line": ledger.line,
+            "behind": ledger.behind,
+            "error": why,
+        }
+        try:
+            job.output.json(said)
+            sys.stdout.flush()
+        except OSError as error:
+            failure = failure or _lost_output(error)
+            why = why or failure.message
     if not why:
         job.output.note(f"{counted(ledger.records, 'record')} in {job.topic}")
         return

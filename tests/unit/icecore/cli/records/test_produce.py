@@ -153,6 +153,30 @@ def test_who_waits_is_told_why(
     assert "no record is acknowledged; go on with --from-line 1" in cli.err
 
 
+@pytest.mark.parametrize("options", [["--offsets"], ["--quiet"]])
+def test_an_output_on_a_full_disk_says_what_is_in(
+    cluster: FakeCluster, tmp_path: Path, options: list[str]
+) -> None:
+    """All is acknowledged before the first word of it is printed."""
+    path = tmp_path / "in"
+    path.write_text("a\nb\nc\n")
+    command = ["-b", cluster.bootstrap, "produce", "t", str(path), *options]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "icecore.cli", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "icecore: the output can't be written: No space left on device; 3 records are "
+        f"acknowledged, up to line 3 of {path}; go on with --from-line 4 of {path}\n"
+    )
+
+
 def test_an_interruption_says_what_is_in(cluster: FakeCluster) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE, "-b", cluster.bootstrap, "produce", "t", "--offsets"],
