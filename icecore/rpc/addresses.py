@@ -136,8 +136,7 @@ def bare_host(text: str) -> str:
 
 
 def _check_v4(host: str) -> None:
-    """Of numbers the system reads ``0177.0.0.1`` in eights, gRPC in
-    tens, and so each would call another machine.
+    """The system reads ``0177.0.0.1`` in eights, gRPC in tens, so each would call another machine.
 
     Raises ConfigurationError unless it has the one form that all read alike.
     """

@@ -1,4 +1,4 @@
-"""What may stand where a file is expected: a pipe without a writer, a folder, a device, a loop of
+"""Things in the place of a file: a pipe without a writer, a folder, a device, a loop of
 links, and a file that is far too large. Who opens or reads such a thing must not hang."""
 
 import os
@@ -12,7 +12,7 @@ KINDS: Final = {
     "loop": "symbolic links",
     "absent": "No such file",
 }
-"""What is said of each."""
+"""Each with the words that are said of it."""
 
 
 def make(path: Path, kind: str) -> Path:
