@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, NoReturn, Self, Unpack
 
 from icecore import client
 from icecore.blocking.background import background
@@ -16,7 +16,7 @@ from icecore.client.consume.consumer import (
     saver_of,
 )
 from icecore.client.consume.options import ConsumerOptions
-from icecore.client.options import filled, takes
+from icecore.client.options import filled, stays, takes
 from icecore.codec.record import Record
 from icecore.errors import IcecoreError
 from icecore.extras import explained
@@ -52,6 +52,9 @@ class Consumer:
         self._rest: deque[Record] = deque()
         """Polled, and not handed out yet: of an iteration that was left, a wait that was broken."""
         background.run(self._consumer.start())
+
+    def __reduce__(self) -> NoReturn:
+        raise stays(self)
 
     def __enter__(self) -> Self:
         return self

@@ -10,14 +10,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, NoReturn, Self, Unpack
 from weakref import WeakSet
 
 from icecore import client
 from icecore.blocking.background import LOOK_S, background
 from icecore.client import checks
 from icecore.client.checks import HeadersLike, check_record, topic_name
-from icecore.client.options import filled, takes
+from icecore.client.options import filled, stays, takes
 from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, BatchHandle, OnDelivery
 from icecore.client.produce.batches import SendHandle as AsyncSendHandle
 from icecore.client.produce.buffer import no_room
@@ -124,6 +124,9 @@ class Producer:
         self._is_open = True
         background.run(self._producer.start())
         _open.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise stays(self)
 
     def __enter__(self) -> Self:
         return self

@@ -69,6 +69,16 @@ def _spelled(doc: str, options: str) -> str:
     return "\n".join(lines)
 
 
+def stays(client: object) -> TypeError:
+    """The error of who pickles or copies a client, as pools of processes and Spark do with what a
+    function refers to."""
+    name = type(client).__name__
+    return TypeError(
+        f"a {name} can't be pickled or copied: its threads and connections belong to this process. "
+        f"Make a {name} where it is used, in each process, worker or task"
+    )
+
+
 def filled(cls: type, kind: type[_Options], given: _Options) -> _Options:
     """Return all options of a class: the given ones, and the defaults of the others.
 

@@ -5,7 +5,7 @@ Commands of one call are here; longer ones are in the files beside this one, by 
 
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 from icecore.client import checks
 from icecore.client.admin import cluster, positions, tiering, topics
@@ -22,6 +22,7 @@ from icecore.client.cluster_types import (
     SegmentMove,
 )
 from icecore.client.consume.saved_positions import check_name, delete_positions, list_positions
+from icecore.client.options import stays
 from icecore.client.produce.identity import list_producer_names
 from icecore.client.retries import OnRetry
 from icecore.client.types import (
@@ -78,6 +79,9 @@ class Admin:
         self._metadata = Metadata(self._connection)
         self._timeout_s = timeout_s
         self._calls = AdminCalls(self._connection, timeout_s)
+
+    def __reduce__(self) -> NoReturn:
+        raise stays(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ out by ``delivery.py``; how far they were, ``position_saver.py`` saves.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, NoReturn, Self, Unpack
 
 from icecore.client import checks
 from icecore.client.cluster.connection import Connection
@@ -23,7 +23,7 @@ from icecore.client.consume.position_saver import PositionSaver
 from icecore.client.consume.reader import Reader
 from icecore.client.consume.saved_positions import SavedPositions, check_name
 from icecore.client.consume.subscription import Range, Subscription, topics_of
-from icecore.client.options import filled, takes
+from icecore.client.options import filled, stays, takes
 from icecore.codec.record import Record
 from icecore.errors import (
     ConfigurationError,
@@ -154,6 +154,9 @@ class Consumer:
             return None
         news = self._fetcher.news
         return PositionSaver(saved, self._delivery.delivered, self.hand, interval_s, news.set)
+
+    def __reduce__(self) -> NoReturn:
+        raise stays(self)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -10,7 +10,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar, Unpack
+from typing import Any, Final, Literal, NoReturn, Self, TypeVar, Unpack
 
 from icecore.client import checks
 from icecore.client.cluster.connection import Connection
@@ -30,6 +30,7 @@ from icecore.client.lookup.merged_search import MergedSearch
 from icecore.client.lookup.partition_search import Cluster, PartitionSearch
 from icecore.client.lookup.search_answer import Question
 from icecore.client.lookup.segment_chains import SegmentChains
+from icecore.client.options import stays
 from icecore.client.retries import OnRetry
 from icecore.client.types import LookupPage, OffsetResult, TopicMetadata
 from icecore.codec.record import Record, partition_for_key
@@ -114,6 +115,9 @@ class Lookup:
         self._metadata = Metadata(self._connection)
         self._chains = SegmentChains(self._connection, self._metadata, topic)
         self._asked_ms = -METADATA_AGE_MS
+
+    def __reduce__(self) -> NoReturn:
+        raise stays(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, NoReturn, Self, Unpack
 
 import xxhash
 
@@ -17,7 +17,7 @@ from icecore.client import checks
 from icecore.client.checks import HeadersLike, record_time_ms
 from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata
-from icecore.client.options import filled, takes
+from icecore.client.options import filled, stays, takes
 from icecore.client.produce.batches import (
     RECORD_OVERHEAD_BYTES,
     BatchHandle,
@@ -145,6 +145,9 @@ class Producer:
             checks.size_bytes("batch_bytes", chosen["batch_bytes"]),
             checks.duration("wait_for_topic_s", chosen["wait_for_topic_s"], 0),
         )
+
+    def __reduce__(self) -> NoReturn:
+        raise stays(self)
 
     async def __aenter__(self) -> Self:
         await self.start()
