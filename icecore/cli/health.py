@@ -2,7 +2,7 @@
 
 - HEALTHY (exit status 0): every partition has a leader and all of its copies; all nodes are up.
 - DEGRADED (10): all records can be written and read, but copies, nodes or disks are missing, a
-  limit is nearly reached, or something waits for a person.
+  limit is nearly reached, object storage fails, or something waits for a person.
 - UNAVAILABLE (20): some partition refuses records of ``acks=all``, or nobody answers.
 """
 
@@ -15,15 +15,18 @@ from typing import Annotated, Any
 import typer
 
 from icecore.cli.output import Output, counted
-from icecore.cli.records.times import iso_time
+from icecore.cli.records.times import duration, iso_time
 from icecore.cli.session import CommandSession, session_of
 from icecore.client.cluster_types import ClusterDescription, NodeDescription
-from icecore.client.types import PartitionDescription, TopicDescription
+from icecore.client.types import PartitionDescription, TopicDescription, TopicTiering
 from icecore.errors import NotCoordinatorError, RequestTimeoutError, UnavailableError
 from icecore.model import NodeState, SegmentState
 
 EXIT_DEGRADED, EXIT_UNAVAILABLE = 10, 20
 BACKUP_AGE_MAX_DAYS = 7
+TIERING_LAG_MAX_MS = 60_000
+_ERROR_SHOWN = 200
+"""Characters of an error of an object store, which may be a page."""
 _POLL_S = 1.0
 _NAMED = 3
 """Partitions that a line for people names."""
@@ -79,7 +82,11 @@ class Health:
         return worst[-1] if worst else HealthVerdict.HEALTHY
 
 
-def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> Health:
+def judge(
+    cluster: ClusterDescription,
+    topics: Sequence[TopicDescription],
+    tiering: Sequence[TopicTiering] = (),
+) -> Health:
     """The health of what the coordinator described."""
     found = [*_of_nodes(cluster)]
     for topic in topics:
@@ -91,6 +98,7 @@ def judge(cluster: ClusterDescription, topics: Sequence[TopicDescription]) -> He
             text = f"{limit.used} of {limit.most} {name} are used: {limit.way_out}"
             found.append(Reason(HealthVerdict.DEGRADED, text))
     found += _of_backup(cluster, time.time())
+    found += _of_tiering(tiering)
     for alert in cluster.alerts:
         what = f"segment {alert.segment_id} waits for" if alert.segment_id else "it waits for"
         text = f"{what} a person: {alert.why}"
@@ -108,6 +116,19 @@ def _of_backup(cluster: ClusterDescription, now_s: float) -> Iterator[Reason]:
             f"the last backup of the metadata is {age_days:.0f} days old: icecore cluster backup "
             "FILE",
         )
+
+
+def _of_tiering(topics: Sequence[TopicTiering]) -> Iterator[Reason]:
+    """Failures that pass by themselves are none; records wait on the nodes' disks meanwhile."""
+    late = [each for each in topics if each.last_error and each.lag_ms > TIERING_LAG_MAX_MS]
+    if not late:
+        return
+    worst = max(late, key=lambda each: each.lag_ms)
+    text = (
+        f"object storage fails: {counted(len(late), 'topic')} up to {duration(worst.lag_ms)} behind"
+        f", {worst.name} most: {worst.last_error[:_ERROR_SHOWN]}"
+    )
+    yield Reason(HealthVerdict.DEGRADED, text, help="icecore tier status says more")
 
 
 def _of_nodes(cluster: ClusterDescription) -> Iterator[Reason]:
@@ -153,12 +174,12 @@ def _of_partition(topic: TopicDescription, each: PartitionDescription) -> Iterat
 def _look(session: CommandSession) -> tuple[Health, dict[str, Any]]:
     """The health, and the cluster in numbers; what can't be reached is UNAVAILABLE."""
     try:
-        cluster, topics = session.admin(_ask)
+        described = session.admin(_ask)
     except (UnavailableError, RequestTimeoutError) as error:
         return _nobody(f"no coordinator answers: {error.message}")
     except NotCoordinatorError as error:  # standbys answer, and none of them can act
         return _nobody(f"no coordinator acts: {error.message}")
-    nodes = [each.node.state.name == "UP" for each in cluster.nodes]
+    cluster, nodes = described[0], [each.node.state.name == "UP" for each in described[0].nodes]
     numbers = {
         "nodes": len(nodes),
         "nodes_up": sum(nodes),
@@ -168,15 +189,18 @@ def _look(session: CommandSession) -> tuple[Health, dict[str, Any]]:
         "under_replicated_segments": cluster.under_replicated,
         "offline_partitions": cluster.offline_partitions,
     }
-    return judge(cluster, topics), numbers
+    return judge(*described), numbers
 
 
 def _nobody(why: str) -> tuple[Health, dict[str, Any]]:
     return Health((Reason(HealthVerdict.UNAVAILABLE, why),)), {}
 
 
-async def _ask(admin: Any) -> tuple[ClusterDescription, list[TopicDescription]]:
-    return await admin.describe_cluster(), await admin.describe_topics()
+async def _ask(
+    admin: Any,
+) -> tuple[ClusterDescription, list[TopicDescription], Sequence[TopicTiering]]:
+    tiering = await admin.describe_tiering()
+    return await admin.describe_cluster(), await admin.describe_topics(), tiering.topics
 
 
 def health(
@@ -194,7 +218,7 @@ def health(
     """Say whether the cluster is healthy, and if not, why.
 
     Ends with status 0 when it is healthy, 10 when it is degraded (copies, nodes or disks are
-    missing), 20 when it is unavailable (records are refused, or nobody answers).
+    missing, or object storage fails for a minute), 20 when it is unavailable (records are refused, or nobody answers).
     """
     session = session_of(context)
     if watch and wait:

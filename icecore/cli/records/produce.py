@@ -334,7 +334,7 @@ def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
     ledger, failure = job.ledger, end.failure
     why = "interrupted" if end.is_interrupted else failure.message if failure else ""
     if job.output.is_json and is_json:
-        said = {
+        document = {
             "topic": job.topic,
             "records": ledger.records,
             "file": ledger.source,
@@ -343,7 +343,7 @@ def _conclude(job: _Job, end: _End, *, is_json: bool) -> None:
             "error": why,
         }
         try:
-            job.output.json(said)
+            job.output.json(document)
             sys.stdout.flush()
         except OSError as error:
             failure = failure or _lost_output(error)

@@ -17,7 +17,7 @@ from icecore.client.cluster_types import (
     LimitUse,
     NodeDescription,
 )
-from icecore.client.types import PartitionDescription, TopicDescription
+from icecore.client.types import PartitionDescription, TopicDescription, TopicTiering
 from icecore.errors import NotCoordinatorError
 from icecore.model import NodeInfo, NodeState, Segment, SegmentState
 from icecore.topic_settings import SegmentSettings, TopicSettings
@@ -225,3 +225,35 @@ def test_people_read_a_word_and_reasons(capsys: pytest.CaptureFixture[str]) -> N
     assert lines[0] == "DEGRADED  1 of 3 nodes up, 1 topic, 22 partitions"
     assert lines[1] == "  t/0: x0"
     assert lines[-1] == "  and 2 more: --json has them all"
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "error", "is_told"),
+    [(0, "", False), (90_000, "", False), (30_000, "503 SlowDown", False), (90_000, "503", True)],
+)
+def test_an_object_store_that_fails_for_long_is_told(
+    lag_ms: int, error: str, is_told: bool
+) -> None:
+    one = TopicTiering(
+        name="t",
+        topic_id=b"t",
+        is_on=True,
+        waiting_segments=3,
+        uploading_segments=0,
+        published_segments=0,
+        remote_only_segments=0,
+        unswept_attempts=0,
+        local_bytes=9,
+        remote_bytes=0,
+        lag_ms=lag_ms,
+        stale_tables=0,
+        last_error=error,
+        last_error_ms=1,
+    )
+    fine = replace(one, name="u", lag_ms=0, last_error="")
+    found = judge(CLUSTER, [], [fine, one, replace(one, name="v", lag_ms=lag_ms // 2)])
+    assert (found.verdict is HealthVerdict.DEGRADED) is is_told
+    if is_told:
+        [reason] = found.reasons
+        assert reason.what == "object storage fails: 1 topic up to 1 min behind, t most: 503"
+        assert reason.help == "icecore tier status says more"
