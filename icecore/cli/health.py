@@ -151,7 +151,11 @@ def _of_node(each: NodeDescription) -> Iterator[Reason]:
     for disk in each.disks:
         if disk.problem:
             text = f"disk {disk.path}: {disk.problem}"
-            yield Reason(HealthVerdict.DEGRADED, text, node_id=number)
+            help_ = (
+                "bring the disk back and start the node again; if it is gone for good, stop the node"
+                " and give the disk up: icecore-node forget-disk"
+            )
+            yield Reason(HealthVerdict.DEGRADED, text, node_id=number, help=help_)
 
 
 def _of_partition(topic: TopicDescription, each: PartitionDescription) -> Iterator[Reason]:

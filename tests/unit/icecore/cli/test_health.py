@@ -257,3 +257,9 @@ def test_an_object_store_that_fails_for_long_is_told(
         [reason] = found.reasons
         assert reason.what == "object storage fails: 1 topic up to 1 min behind, t most: 503"
         assert reason.help == "icecore tier status says more"
+
+
+def test_what_helps_with_a_disk_is_said() -> None:
+    [found] = judged(nodes=with_node(2, disks=(DiskUsage("/b", 0, 0, "it failed"),))).reasons
+    assert found.help.startswith("bring the disk back and start the node again; if it is gone for")
+    assert found.help.endswith("icecore-node forget-disk")
