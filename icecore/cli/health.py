@@ -152,8 +152,8 @@ def _of_node(each: NodeDescription) -> Iterator[Reason]:
         if disk.problem:
             text = f"disk {disk.path}: {disk.problem}"
             help_ = (
-                "bring the disk back and start the node again; if it is gone for good, stop the node"
-                " and give the disk up: icecore-node forget-disk"
+                "bring the disk back and start the node again; if it is gone for good, stop the "
+                "node and give the disk up: icecore-node forget-disk"
             )
             yield Reason(HealthVerdict.DEGRADED, text, node_id=number, help=help_)
 
@@ -222,7 +222,8 @@ def health(
     """Say whether the cluster is healthy, and if not, why.
 
     Ends with status 0 when it is healthy, 10 when it is degraded (copies, nodes or disks are
-    missing, or object storage fails for a minute), 20 when it is unavailable (records are refused, or nobody answers).
+    missing, or object storage fails for a minute), 20 when it is unavailable (records are
+    refused, or nobody answers).
     """
     session = session_of(context)
     if watch and wait:
