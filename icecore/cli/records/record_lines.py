@@ -112,6 +112,10 @@ def parse_lines(
             continue
         try:
             record = parse(text, form)
+        except UnicodeEncodeError as error:  # JSON can escape what no UTF-8 can have
+            half = ascii(error.object[error.start]).strip("'")
+            why = f"a text in it has {half}, half of a character: it can't be written in UTF-8"
+            raise InvalidRequestError(f"{source}, line {number}: {why}") from error
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError(f"{source}, line {number}: {error}") from error
         yield number, record

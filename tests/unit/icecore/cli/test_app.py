@@ -108,7 +108,8 @@ def test_ndjson_takes_fields_and_keeps_the_line_as_the_value() -> None:
         ),
         (b'{"t": 1e99}', LineFormat(is_ndjson=True, time_field="t"), "between the years"),
         (b'{"t": "NaN"}', LineFormat(is_ndjson=True, time_field="t"), "between the years"),
-        (rb'{"g": "\ud800"}', LineFormat(is_ndjson=True, tag_fields=("g",)), "line 2: "),
+        (rb'{"g": "\ud800"}', LineFormat(is_ndjson=True, tag_fields=("g",)), "has .ud800, half"),
+        (rb'{"k": "\udfff"}', LineFormat(is_ndjson=True, key_field="k"), "has .udfff, half"),
         (b'{"partition": "x", "key": null, "value": ""}', PARTS, "partition is 'x'"),
     ],
 )
