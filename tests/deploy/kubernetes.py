@@ -136,6 +136,18 @@ def healthy() -> None:
     icecore("cluster", "health", "--wait", "180")
 
 
+def until_ready(pod: str) -> None:
+    """Wait for a pod that may not be there yet."""
+    deadline = time.monotonic() + 180
+    while "True" not in kubectl(
+        *("get", "pod", pod, "--output"),
+        "jsonpath={.status.conditions[?(@.type=='Ready')].status}",
+        check=False,
+    ):
+        assert time.monotonic() < deadline, kubectl("describe", "pod", pod, check=False)
+        time.sleep(1)
+
+
 def python(script: str, *arguments: str) -> str:
     """Run a script with the client, in the pod of the coordinator. Returns what it prints."""
     pod = f"{RELEASE}-icecore-coordinator-0"

@@ -20,6 +20,7 @@ from tests.deploy.kubernetes import (
     listed,
     namespace,
     node,
+    until_ready,
     values,
 )
 
@@ -70,11 +71,6 @@ def test_evictions_take_one_node_at_a_time(release: str) -> None:
         path = f"/api/v1/namespaces/{namespace()}/pods/{name}/eviction"
         said = kubectl("create", "--raw", path, "-f", "-", text=json.dumps(eviction), check=False)
         assert ("disruption budget" in said) == (number == 2), said
-    kubectl(
-        "wait",
-        f"pod/{release}-icecore-node-1",
-        "--for=condition=Ready",
-        "--timeout=120s",
-        check=False,
-    )
+    kubectl("wait", f"pod/{node(1)}", "--for=delete", "--timeout=120s")
+    until_ready(node(1))
     healthy()

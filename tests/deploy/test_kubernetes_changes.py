@@ -83,7 +83,8 @@ def test_a_release_that_went_comes_back_with_its_records(release: str) -> None:
     healthy()
     append("kept", 300)
     helm("uninstall", release, "--wait", "--timeout", "300s")
-    selector = f"app.kubernetes.io/instance={release}"
+    # The pod of `helm test` stays, so that its log can be read.
+    selector = f"app.kubernetes.io/instance={release},app.kubernetes.io/component!=test"
     kubectl("wait", "pod", "--selector", selector, "--for=delete", "--timeout=120s")
     claims = {each["metadata"]["name"] for each in found("pvc")["items"]}
     assert {f"data-{node(number)}" for number in (1, 2, 3)} < claims

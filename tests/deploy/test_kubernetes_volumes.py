@@ -23,6 +23,7 @@ from tests.deploy.kubernetes import (
     node,
     read,
     try_helm,
+    until_ready,
     values,
 )
 
@@ -36,7 +37,7 @@ def test_copies_of_a_lost_volume_come_back_by_themselves(release: str) -> None:
     before = found("pvc", f"data-{node(2)}")["metadata"]["uid"]
     kubectl("delete", "pvc", f"data-{node(2)}", "--wait=false")
     kubectl("delete", "pod", node(2))
-    _until_ready(node(2))
+    until_ready(node(2))
     healthy()
     assert found("pvc", f"data-{node(2)}")["metadata"]["uid"] != before
     sealed = [each for each in listed("segment", "list", "lost") if each["state"] == "sealed"]
@@ -68,18 +69,6 @@ def test_a_node_with_a_volume_of_another_cluster_says_so_and_does_not_join(relea
             kubectl("delete", "pvc", claim, "--ignore-not-found", "--wait=false", check=False)
     healthy()
     assert {each["node_id"]: each["address"] for each in listed("node", "list")} == addresses
-
-
-def _until_ready(pod: str) -> None:
-    """Wait for a pod that may not be there yet."""
-    deadline = time.monotonic() + 180
-    while "True" not in kubectl(
-        *("get", "pod", pod, "--output"),
-        "jsonpath={.status.conditions[?(@.type=='Ready')].status}",
-        check=False,
-    ):
-        assert time.monotonic() < deadline, kubectl("describe", "pod", pod, check=False)
-        time.sleep(1)
 
 
 def _until_said(pod: str, words: str) -> None:
