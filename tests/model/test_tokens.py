@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from icecore_coordinator.stores.etcd_layout import EtcdHead, Outcome, outcome_of
+from icecore_coordinator.stores.etcd_layout import EtcdHead, TxnOutcome, outcome_of
 from tests.model.tokens import WORLDS, Rules, State, explore
 
 
 def is_first_try(
     head: EtcdHead, after: EtcdHead, found: EtcdHead | None, is_done: bool, _: bool
-) -> Outcome:
+) -> TxnOutcome:
     """Whoever sent a call twice takes the last answer for the only one."""
     return outcome_of(head, after, found, is_done=is_done, is_repeated=False)
 
 
 def answers_are_not_lost(
     head: EtcdHead, after: EtcdHead, found: EtcdHead | None, is_done: bool, _: bool
-) -> Outcome:
+) -> TxnOutcome:
     """A head that is not ours any more is always another one's."""
-    return Outcome.DONE if is_done else Outcome.SUPERSEDED
+    return TxnOutcome.DONE if is_done else TxnOutcome.SUPERSEDED
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -10,10 +10,10 @@ wrong in one of them. ``Rules`` can be replaced one by one: those are the mutant
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from icecore_coordinator.stores.etcd_layout import EtcdHead, Outcome, outcome_of
+from icecore_coordinator.stores.etcd_layout import EtcdHead, TxnOutcome, outcome_of
 from icecore_coordinator.stores.followed_records import follows
 
-Judge = Callable[[EtcdHead, EtcdHead, EtcdHead | None, bool, bool], Outcome]
+Judge = Callable[[EtcdHead, EtcdHead, EtcdHead | None, bool, bool], TxnOutcome]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class State:
 
 def _judge(
     head: EtcdHead, after: EtcdHead, found: EtcdHead | None, is_done: bool, is_repeated: bool
-) -> Outcome:
+) -> TxnOutcome:
     return outcome_of(head, after, found, is_done=is_done, is_repeated=is_repeated)
 
 
@@ -186,8 +186,8 @@ def _arrivals(state: State, message: Message, rules: Rules) -> Iterator[State]:
         yield _heard(state, message, writer, outcome)
 
 
-def _heard(state: State, message: Message, writer: Writer, outcome: Outcome) -> State:
-    is_known = outcome is Outcome.DONE
+def _heard(state: State, message: Message, writer: Writer, outcome: TxnOutcome) -> State:
+    is_known = outcome is TxnOutcome.DONE
     head = message.after if is_known else None
     state = _with(state, message.who, replace(writer, head=head, waiting=None, sends=0))
     wrong, is_there = state.wrong, message.number in state.changes
@@ -195,7 +195,7 @@ def _heard(state: State, message: Message, writer: Writer, outcome: Outcome) -> 
         state = replace(state, done=(*state.done, message.number))
         if not is_there and not state.has_gone_back:
             wrong = "R120: a change is called done that did not happen"
-    elif outcome is Outcome.SUPERSEDED:
+    elif outcome is TxnOutcome.SUPERSEDED:
         state = replace(state, refused=(*state.refused, message.number))
         if is_there:
             wrong = "R120: a change is called refused that has happened"

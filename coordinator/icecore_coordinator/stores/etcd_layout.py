@@ -55,7 +55,7 @@ class EtcdHead:
             ) from error
 
 
-class Outcome(Enum):
+class TxnOutcome(Enum):
     """The end of a transaction that compares the head (R120)."""
 
     DONE = "done"
@@ -70,7 +70,7 @@ class Outcome(Enum):
 
 def outcome_of(
     head: EtcdHead, after: EtcdHead, found: EtcdHead | None, *, is_done: bool, is_repeated: bool
-) -> Outcome:
+) -> TxnOutcome:
     """Judge an answer of etcd.
 
     Args:
@@ -81,7 +81,7 @@ def outcome_of(
         is_repeated: The call was sent before, and may have been carried out then.
     """
     if is_done or (after != head and found == after):
-        return Outcome.DONE
+        return TxnOutcome.DONE
     if found == head:
-        return Outcome.REFUSED
-    return Outcome.UNKNOWN if is_repeated else Outcome.SUPERSEDED
+        return TxnOutcome.REFUSED
+    return TxnOutcome.UNKNOWN if is_repeated else TxnOutcome.SUPERSEDED

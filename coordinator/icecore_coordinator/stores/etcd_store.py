@@ -35,7 +35,7 @@ from icecore_coordinator.stores.etcd_layout import (
     RECORDS,
     STAGED,
     EtcdHead,
-    Outcome,
+    TxnOutcome,
     outcome_of,
 )
 from icecore_coordinator.stores.etcd_messages import (
@@ -372,13 +372,13 @@ class EtcdStore:
         kvs = () if answer.succeeded else answer.responses[0].response_range.kvs
         found = EtcdHead.decode(kvs[0].value) if kvs else None
         outcome = outcome_of(head, after, found, is_done=answer.succeeded, is_repeated=is_repeated)
-        if outcome is Outcome.DONE:
+        if outcome is TxnOutcome.DONE:
             return None
-        if outcome is Outcome.REFUSED:
+        if outcome is TxnOutcome.REFUSED:
             return answer.responses[1:]
         newest = f"epoch {found.epoch}" if found else "nobody's: it is gone"
         message = f"coordinator epoch {head.epoch} is not the newest: the head is {newest}"
-        if outcome is Outcome.UNKNOWN:
+        if outcome is TxnOutcome.UNKNOWN:
             raise StorageError(f"{message}, and the outcome of the last change is unknown")
         raise SupersededError(message)
 
