@@ -53,9 +53,9 @@ from icecore_node.remote.read.admission import Admission
 from icecore_node.remote.read.cache import RemoteCache
 from icecore_node.remote.read.descriptions import Descriptions
 from icecore_node.remote.read.disk_cache import DiskCache
-from icecore_node.remote.read.objects import Tally
 from icecore_node.remote.read.reading import RemoteParts, RemoteReading
 from icecore_node.remote.read.remote_log import RemoteLog
+from icecore_node.remote.read.tally import Tally
 from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from icecore_node.serving.fetch.plain_sink import PlainSink
 from icecore_node.serving.query.log_search import LogSearch

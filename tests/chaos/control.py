@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from icecore import Admin
 from icecore.errors import IcecoreError
 from icecore.process.members import Member
-from icecore.rpc.ports import Net
 from tests.chaos.cluster import SESSION_MS, ChaosCluster
 from tests.chaos.links import ETCD, Links
-from tests.simulation.observer import Observer
 
 TAKE_OVER_SLACK_S = 8.0
 """A take-over may last so much longer than the session of the dead one. One second is meant, and a
@@ -29,29 +27,6 @@ _ASK_S = 3.0
 
 class NotInTimeError(Exception):
     """The cluster did not become what it had to become."""
-
-
-class AnyCoordinator(Observer):
-    """Asks the coordinator that acts.
-
-    Args:
-        net: Of the observer's own process.
-        cluster: Whose coordinators there are.
-    """
-
-    def __init__(self, net: Net, cluster: ChaosCluster) -> None:
-        super().__init__(net, "")
-        self._cluster = cluster
-
-    async def _admin(self, method: str, body: bytes) -> bytes:
-        errors: list[IcecoreError] = []
-        for member in self._cluster.coordinators:
-            self._coordinator = member.listen
-            try:
-                return await super()._admin(method, body)
-            except IcecoreError as error:
-                errors.append(error)
-        raise errors[0]
 
 
 class ControlPlane:

@@ -26,7 +26,7 @@ from icecore.errors import IcecoreError
 from icecore.model import Acks
 from icecore.rpc.grpc_net import GrpcNet
 from tests.chaos.cluster import NAMES, NAMES_WITH_ETCD, ChaosCluster
-from tests.chaos.control import AnyCoordinator, ControlPlane, NotInTimeError
+from tests.chaos.control import ControlPlane, NotInTimeError
 from tests.chaos.disks import SmallDisks
 from tests.chaos.links import ETCD, Links
 from tests.chaos.load import PARTITIONS, Load
@@ -112,7 +112,7 @@ async def _run_scenario(
         return {i: (address, cluster.node(i).pid) for i, address in cluster.addresses.items()}
 
     traffic = Load(cluster.clients_bootstrap, TOPIC, recorder, nodes)
-    observer = AnyCoordinator(net, cluster)
+    observer = Observer(net, cluster.bootstrap)
     control = ControlPlane(cluster, network)
     rng = random.Random(f"{report.name} {os.getpid()}")
     ends_s = time.monotonic() + seconds

@@ -61,7 +61,6 @@ NOT_RUN = (
     ("icecore cluster backup", "at places of a server; test_backup.py runs these commands"),
     ("icecore cluster restore", "of a store that is lost; test_backup.py does"),
     ("icecore node drain", "needs a fourth node; test_drain.py empties one"),
-    ("--bootstrap new:7400", "two clusters"),
     ("icecore cluster adopt", "of a store that is lost; test_adopt.py runs it"),
     ("late.writeStream", "goes on where the block before it ends; test_cookbook.py runs both"),
     ("newest.select", "the same"),

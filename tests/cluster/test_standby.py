@@ -159,11 +159,11 @@ async def test_mistakes_are_said_in_one_sentence(three: Coordinators, tmp_path: 
         ),
         (
             {"data": str(tmp_path / "b"), "etcd": json.dumps({"endpoints": "127.0.0.1:23x79"})},
-            "'127.0.0.1:23x79' is not an address: write HOST:PORT",
+            "'127.0.0.1:23x79' is not host:port: write HOST:PORT",
         ),
         (
             {"data": str(tmp_path / "c"), "advertise": "c.example.com"},
-            "'c.example.com' is not an address: write HOST:PORT",
+            "'c.example.com' is not host:port: write HOST:PORT",
         ),
     ):
         port, status = free_ports(1)[0], free_ports(1)[0]

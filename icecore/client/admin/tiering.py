@@ -149,17 +149,26 @@ def bucket_parts(topics: Sequence[Mapping[str, Any]]) -> list[admin_pb2.BucketPa
     Raises:
         InvalidRequestError: They are no such topics.
     """
-    parts: list[admin_pb2.BucketPart] = []
-    for each in topics:
-        is_deleted = bool(each.get("is_deleted"))
-        settings = settings_of_plan(each) or TopicSettings(tier="on")
-        count = max(each["partitions"], settings.partitions or 1)
-        stored = settings_to_proto(replace(settings, partitions=count), {})
-        parts += [
-            admin_pb2.BucketPart(topic=request, deleted=is_deleted)
-            for request in import_requests(each, stored)
-        ]
-    return parts or [admin_pb2.BucketPart()]
+    if isinstance(topics, str | bytes | Mapping) or not isinstance(topics, Sequence):
+        raise checks.wrong_type("bucket", topics, "a list of topics")
+    try:
+        return [each for topic in topics for each in _parts_of(topic)] or [admin_pb2.BucketPart()]
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidRequestError(
+            "bucket is the list of topics that `icecore tier restore --dry-run --json` shows: "
+            f"{type(error).__name__} {error}"
+        ) from error
+
+
+def _parts_of(topic: Mapping[str, Any]) -> list[admin_pb2.BucketPart]:
+    settings = settings_of_plan(topic) or TopicSettings(tier="on")
+    count = max(topic["partitions"], settings.partitions or 1)
+    stored = settings_to_proto(replace(settings, partitions=count), {})
+    is_deleted = bool(topic.get("is_deleted"))
+    return [
+        admin_pb2.BucketPart(topic=request, deleted=is_deleted)
+        for request in import_requests(topic, stored)
+    ]
 
 
 def _requests(

@@ -11,7 +11,7 @@ from icecore.errors import UnavailableError
 child = os.fork()
 if not child:
     try:
-        with blocking.Admin("127.0.0.1:1", timeout_s=0.5) as admin:
+        with blocking.Admin("127.0.0.1:1", timeout_s=2.0) as admin:
             admin.describe_cluster()
     except UnavailableError:
         os._exit(7)

@@ -8,13 +8,12 @@ damage: it was there when it was published, and only what metadata have closed m
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Final
 
 from icecore_node.ports import Executor
 from icecore_node.remote.format.manifest import Manifest, TieredDamageError
 from icecore_node.remote.read.cache import RemoteCache
+from icecore_node.remote.read.tally import note_request
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectInfo,
@@ -100,32 +99,3 @@ def _hash_of(data: bytes) -> bytes:
 
 def _name(key: str, start: int, end: int) -> str:
     return f"{key}:{start}-{end}"
-
-
-# --- counts of requests ---------------------------------------------------------------------------
-
-# A read that several requests share counts for the one that began it. The context of the running
-# task has the tally, because between the two lie parts that know of no requests.
-
-
-@dataclass(slots=True)
-class Tally:
-    """Number and bytes of the reads of object storage that one request caused."""
-
-    requests: int = 0
-    length_bytes: int = 0
-
-    def begin(self) -> None:
-        """Count here what the current task, and those that it starts, ask for."""
-        _CURRENT.set(self)
-
-
-_CURRENT: ContextVar[Tally | None] = ContextVar("remote_tally", default=None)
-
-
-def note_request(length_bytes: int) -> None:
-    """One request to the store was answered."""
-    tally = _CURRENT.get()
-    if tally is not None:
-        tally.requests += 1
-        tally.length_bytes += length_bytes

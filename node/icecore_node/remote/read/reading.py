@@ -36,9 +36,10 @@ from icecore_node.remote.read.admission import Admission
 from icecore_node.remote.read.cache import RemoteCache, ValueLease
 from icecore_node.remote.read.descriptions import Ask, Description, Descriptions
 from icecore_node.remote.read.disk_cache import DiskCache
-from icecore_node.remote.read.objects import CachedObjects, note_request
+from icecore_node.remote.read.objects import CachedObjects
 from icecore_node.remote.read.remote_log import Held, RawPart, RemoteLog, gathered
 from icecore_node.remote.read.row_frames import RowFrame, framed_bytes, is_framed, row_frame
+from icecore_node.remote.read.tally import note_request
 from icecore_node.remote.read.unread import Part, Unread
 from icecore_node.remote.store.object_store import (
     ByteRange,

@@ -16,7 +16,7 @@ from icecore.codec.selection import Selection
 from icecore.errors import IcecoreError, ThrottledError
 from icecore.model import Segment, SegmentId
 from icecore.v1 import data_pb2
-from icecore_node.remote.read.objects import Tally
+from icecore_node.remote.read.tally import Tally
 from icecore_node.serving.fetch.plain_sink import PlainSink
 from icecore_node.serving.query.log_search import LogSearch
 from icecore_node.serving.query.pieces import Piece
