@@ -33,8 +33,8 @@ pytestmark = NEEDS_MEMBERS
 
 
 @contextlib.contextmanager
-def cluster_on(etcd: EtcdMembers, folder: Path) -> Iterator[LocalCluster]:
-    settings = {"lease_ms": LEASE_MS, "etcd": {"endpoints": ",".join(etcd.endpoints)}}
+def cluster_on(etcd: EtcdMembers, folder: Path, **more: int) -> Iterator[LocalCluster]:
+    settings = {"lease_ms": LEASE_MS, "etcd": {"endpoints": ",".join(etcd.endpoints), **more}}
     with running(LocalCluster(folder, 3, coordinator_settings=settings)) as cluster:
         yield cluster
 
@@ -95,7 +95,8 @@ async def test_a_full_etcd_refuses_topics_and_ends_nobody(tmp_path: Path) -> Non
     flags = ["--quota-backend-bytes=8388608"]
     with (
         running_members(tmp_path / "etcd", 1, flags) as etcd,
-        cluster_on(etcd, tmp_path / "c") as cluster,
+        # While etcd is full nobody can be elected, and filling it may keep the disk busy for long.
+        cluster_on(etcd, tmp_path / "c", session_ms=30_000) as cluster,
     ):
         await create(cluster.bootstrap, "t", partitions=3)
         before, pid = await produce(cluster.bootstrap, "t", numbered(0, 200)), cluster.pids
