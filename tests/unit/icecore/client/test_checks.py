@@ -332,6 +332,7 @@ ADMIN: dict[str, dict[str, list[Any]]] = {
         "dry_run": wrong("true"),
         "without_nodes": wrong("empty list", "list"),
         "skip_gaps": wrong("true"),
+        "bucket": [*wrong("none", "empty list"), [5], [["a"]], [{}], [{"partitions": "x"}]],
     },
     "backup_metadata": {"path": wrong("text", "empty text")},
     "delete_records": {
