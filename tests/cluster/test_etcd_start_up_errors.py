@@ -10,14 +10,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 from icecore.process import launch
-from icecore_coordinator.stores import etcd_messages
-from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, as_text, running_members
+from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, as_text, old_etcd, running_members
 
 pytestmark = NEEDS_MEMBERS
 WITHIN_S = 60.0
@@ -165,24 +162,8 @@ def test_wrong_credentials(tmp_path: Path) -> None:
 
 @pytest.mark.every(3, turn=2)
 async def test_an_etcd_of_an_old_version(tmp_path: Path) -> None:
-    """A server that says so: such an old one is not to be had."""
-
-    async def status(request: bytes, context: Any) -> bytes:
-        answer = etcd_messages.StatusResponse(version="3.5.1")
-        answer.header.cluster_id = 1
-        return bytes(answer.SerializeToString())
-
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(status)
-    handlers = grpc.method_handlers_generic_handler("etcdserverpb.Maintenance", {"Status": handler})
-    server.add_generic_rpc_handlers((handlers,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        endpoints = f"127.0.0.1:{port}"
-        said = await asyncio.to_thread(refused, tmp_path / "one", endpoints=endpoints)
-    finally:
-        await server.stop(None)
+    async with old_etcd("3.5.1") as endpoint:
+        said = await asyncio.to_thread(refused, tmp_path / "one", endpoints=endpoint)
     assert "of version 3.5.1" in said and "3.5.3" in said
 
 

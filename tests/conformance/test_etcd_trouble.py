@@ -18,7 +18,7 @@ from icecore_coordinator.stores.etcd_layout import EtcdHead
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 from tests.support import certificates
-from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, as_text, running_members
+from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, as_text, old_etcd, running_members
 from tests.support.minio import free_ports
 
 pytestmark = NEEDS_MEMBERS
@@ -281,24 +281,9 @@ async def test_nobody_answers(opened: Opener) -> None:
 
 @pytest.mark.parametrize("version", ["3.3.27", "3.5.1"])
 async def test_an_old_etcd_is_refused(opened: Opener, version: str) -> None:
-    """A server that says so: such an old one is not to be had."""
-
-    async def status(request: bytes, context: Any) -> bytes:
-        answer = etcd_messages.StatusResponse(version=version)
-        answer.header.cluster_id = 1
-        return bytes(answer.SerializeToString())
-
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(status)
-    handlers = grpc.method_handlers_generic_handler("etcdserverpb.Maintenance", {"Status": handler})
-    server.add_generic_rpc_handlers((handlers,))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
+    async with old_etcd(version) as endpoint:
         with pytest.raises(ConfigurationError, match=f"of version {version}.*3.5.3"):
-            await opened(endpoints=f"127.0.0.1:{port}").acquire_coordinator_epoch()
-    finally:
-        await server.stop(None)
+            await opened(endpoints=endpoint).acquire_coordinator_epoch()
 
 
 # --- who may, and how much ------------------------------------------------------------------------

@@ -16,12 +16,15 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
+from icecore_coordinator.stores import etcd_messages
 from tests.support import left_out
 from tests.support.minio import free_ports
 
@@ -267,3 +270,25 @@ def _wait_for_container(url: str) -> None:
             if time.monotonic() > until:
                 raise
             time.sleep(_POLL_S)
+
+
+@contextlib.asynccontextmanager
+async def old_etcd(version: str) -> AsyncIterator[str]:
+    """Yield ``HOST:PORT`` of a server that says that it is an etcd of this version. It stands in
+    for an old etcd, which is not to be had."""
+
+    async def status(request: bytes, context: Any) -> bytes:
+        answer = etcd_messages.StatusResponse(version=version)
+        answer.header.cluster_id = 1
+        return bytes(answer.SerializeToString())
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(status)
+    handlers = grpc.method_handlers_generic_handler("etcdserverpb.Maintenance", {"Status": handler})
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
