@@ -75,8 +75,8 @@ def collect_if_short() -> None:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Where nothing of what is made is garbage: to look through all of it again and again, as it
-    grows, takes a sixth of the start of a coordinator."""
+    """Keep the collector from running in this block, which makes no garbage. The collector would
+    look through all of it again and again, and take a sixth of a coordinator's start."""
     is_on = gc.isenabled()
     gc.disable()
     try:

@@ -76,7 +76,7 @@ def plan_tasks(options: ReadOptions, least: Pushed) -> list[RangePartition]:
 def _bounds(
     admin: Admin, options: ReadOptions, least: Pushed, snapshot: Snapshot
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """From where to where each partition is read: what options and filters leave of it."""
+    """Return the start and the end offset of each partition that options and filters leave."""
     starts = offsets_of(admin, options, snapshot, "starting")
     ends = offsets_of(admin, options, snapshot, "ending")
     if least.from_append_ms is not None:

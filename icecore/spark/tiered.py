@@ -1,4 +1,4 @@
-"""Which part of a read is taken from object storage by Spark, and which from nodes: pure.
+"""Pure functions that divide a read: Spark takes a part from object storage, nodes serve the rest.
 
 Every offset belongs to one side. A copy counts for Spark when its Parquet object has a row for each
 of its offsets; what is left is read through nodes, from wherever the records are by then. So what
@@ -90,8 +90,8 @@ def _key(topic_id: bytes, copy: "PublishedCopy") -> str:
 
 
 def by_files(tiered: Tiered, keys: Sequence[bytes], tags: Sequence[str]) -> bool:
-    """Whether the data source opens objects itself. For records with certain keys or tags it asks
-    nodes, which have an index of each segment, unless nodes are not to read objects at all."""
+    """Return whether the data source opens objects itself. For records with certain keys or tags
+    it asks nodes, which have an index of each segment, unless ``tiered`` is ``files``."""
     if tiered == "files-or-nodes":
         return not keys and not tags
     return tiered == "files"

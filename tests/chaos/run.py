@@ -56,7 +56,7 @@ COLUMNS = {
 }
 """Fields of the last line, and the checker's categories that each of them counts."""
 METADATA = ("file", "etcd")
-"""Where the coordinator keeps metadata; in etcd there are three coordinators."""
+"""The stores for metadata: a coordinator alone has a file, three coordinators share an etcd."""
 WARM_UP_S = 2.0
 FINAL_READ_TRIES = 4
 MEASURED = "kill"

@@ -47,8 +47,8 @@ class MetadataStore(Protocol):
 
     @property
     def is_followed(self) -> bool:
-        """Whether the state by which this process has followed the store is that of its coordinator
-        epoch. Else all is to be read."""
+        """Return whether this process has followed the store up to its own coordinator epoch: its
+        state is whole then. Else the coordinator reads all of it."""
         ...
 
     async def get(self, key: str) -> Stored | None:

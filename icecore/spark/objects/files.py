@@ -168,7 +168,7 @@ def _check_place(file: TieredFile, metadata: Any, unit: Unit) -> None:
 
 
 def _extent(metadata: Any, unit: Unit) -> tuple[int, int]:
-    """Where these row groups begin, and how many bytes they have."""
+    """Return the position of these row groups in the object, and their length, in bytes."""
     groups = [metadata.row_group(number) for number in unit.row_groups]
     columns = [each.column(number) for each in groups for number in range(each.num_columns)]
     starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]

@@ -171,10 +171,10 @@ def location_of(engine: str, disk: str) -> str:
 
 
 def engine_of(location: str) -> str:
-    """Which engine it is."""
+    """The name of the engine in a location."""
     return location.partition("@")[0]
 
 
 def disk_of(location: str) -> str:
-    """On which disk it works."""
+    """The id of the disk in a location."""
     return location.partition("@")[2]
