@@ -45,7 +45,7 @@ class System(Protocol):
 
     @property
     def nodes(self) -> int:
-        """How many processes hold data."""
+        """Return how many processes hold data."""
 
     @property
     def pids(self) -> dict[str, int]:

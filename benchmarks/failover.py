@@ -1,4 +1,4 @@
-"""How long produce stands still, partition by partition, when a node dies or is stopped cleanly.
+"""Measure how long produce stands still, by partition, when a node dies or stops cleanly.
 
     python -m benchmarks.failover --kills 20 --mib 64 [--how kill|stop|pause|drop]
 
@@ -83,7 +83,7 @@ class Probe:
             await asyncio.sleep(PACE_S)
 
     def last_s(self) -> float:
-        """When the newest ack came."""
+        """Return when the newest ack came."""
         return self.acked_at_s[-1] if self.acked_at_s else 0.0
 
     def longest_ms(self, start_s: float, end_s: float = math.inf) -> float:

@@ -26,7 +26,7 @@ def latency_ms(latencies_s: Sequence[float]) -> dict[str, float]:
 
 
 class Schedule:
-    """When records of an open loop are due: evenly, whatever happened to earlier ones.
+    """The moments when records of an open loop are due: evenly, whatever happened before.
 
     A latency is counted from the moment a record was *due*, not from when a late client came around
     to sending it: what a stalled system holds back counts with its whole waiting time. That is the

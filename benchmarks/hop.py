@@ -64,7 +64,7 @@ async def _measure(address: str, seconds: float) -> dict[str, float]:
 
 
 async def _send(take: Take, body: bytes, seconds: float) -> int:
-    """How many messages went out one after the other in this time."""
+    """Return how many messages went out one after the other in this time."""
     count, until_s = 0, time.perf_counter() + seconds
     while time.perf_counter() < until_s:
         await take(body)

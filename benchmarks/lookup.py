@@ -1,4 +1,4 @@
-"""How long it takes to find records by offset, time and key, from the client and in the store.
+"""Measure how long it takes to find records by offset, time and key, in client and store.
 
     python -m benchmarks.lookup [--records 10080000] [--segments 9] [--looks 300]
 

@@ -23,7 +23,7 @@ BATCH_RECORDS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How many records lie where."""
+    """The number of records in each place."""
 
     records: int
     segments: int

@@ -1,4 +1,4 @@
-"""How busy others keep this machine while something is measured. Linux only: it reads /proc.
+"""Tell how busy others keep this machine during a measurement. Linux only: it reads /proc.
 
 Ours are this process and all that descend from it. The kernel's own threads are nobody's: most of
 what they do is to write what we gave them.

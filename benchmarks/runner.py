@@ -44,7 +44,7 @@ LEAST_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long a client measures, after how long a warm-up."""
+    """The seconds that a client measures, and those of its warm-up."""
 
     seconds: float = 4.0
     warm_s: float = 2.5
@@ -194,7 +194,7 @@ class Runner:
         return {"p50_ms": round(limit.sync_ms(self._folder) + trips * hop_ms, 3)}
 
     def failover(self, partitions: int, is_base: bool = False) -> dict[str, float]:
-        """How long produce stood still in the partitions whose leader was killed, in ms.
+        """Return how long produce stood still in the partitions whose leader was killed, in ms.
 
         Raises:
             Missing: It is the base's, and there is none.
@@ -208,7 +208,7 @@ class Runner:
         return {f"led_{name}": value for name, value in whole["longest_gap"]["led"].items()}
 
     def lookup(self, is_base: bool = False) -> dict[str, float]:
-        """How long look-ups take, in ms, and how large indexes are.
+        """Return how long look-ups take, in ms, and how large indexes are.
 
         Raises:
             RuntimeError: It failed, or what was found was not what was produced.
@@ -218,7 +218,7 @@ class Runner:
         return figures
 
     def cold_reads(self, is_base: bool = False) -> dict[str, float]:
-        """How long reads of object storage take.
+        """Return how long reads of object storage take.
 
         Raises:
             Missing: There is no MinIO on this machine.

@@ -1,4 +1,4 @@
-"""How cost grows with the number of things: partitions, sealed segments, records of metadata.
+"""Measure how cost grows with numbers: partitions, sealed segments, records of metadata.
 
     python -m benchmarks.scale partitions 1000 [--steps create idle failover restart delete]
     python -m benchmarks.scale segments 10000

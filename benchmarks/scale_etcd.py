@@ -144,7 +144,7 @@ class _Member:
         return [datetime.fromisoformat(each.replace("Z", "+00:00")) for each in found]
 
     def count(self, event: str) -> int:
-        """How often it happened."""
+        """Return how often it happened."""
         return len(self._times(event))
 
     def wait_for(self, event: str, seen: int = 0) -> datetime:

@@ -1,4 +1,4 @@
-"""How long the first query of a Spark session takes, and those after it, by each way to a topic.
+"""Measure the first query of a Spark session and those after it, by each way to a topic.
 
     python -m benchmarks.spark_first [--records 2000000] [--rounds 3] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""How fast Spark reads a topic, beside a Python data source whose batches are ready.
+"""Measure how fast Spark reads a topic, beside a Python data source whose batches are ready.
 
     python -m benchmarks.spark_read [--records 2000000] [--rounds 5] [--threads 2]
 

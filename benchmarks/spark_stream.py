@@ -1,4 +1,4 @@
-"""How old records are when a streaming query of Spark has put them into its sink.
+"""Measure how old records are when a streaming query of Spark has put them into its sink.
 
     python -m benchmarks.spark_stream [--records-per-s 50000] [--seconds 30]
 

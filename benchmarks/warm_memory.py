@@ -62,7 +62,7 @@ def memory_bytes(name: str) -> int:
 
 
 def released_bytes(free_bytes: int, wanted_free_bytes: int, held_bytes: int) -> int:
-    """How much to let go of so that so much is free: whole pieces, never more than is held."""
+    """Return how much to let go of so that so much is free: whole pieces, at most what is held."""
     pieces = -(-max(0, wanted_free_bytes - free_bytes) // PIECE_BYTES)
     return min(pieces * PIECE_BYTES, held_bytes)
 

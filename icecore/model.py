@@ -102,7 +102,7 @@ def offset_behind(start: int, count: int, left_out: OffsetSpans = ()) -> int:
 
 
 class Acks(IntEnum):
-    """When a produce is answered; values as in ``common.proto``."""
+    """The moment when a produce is answered; values as in ``common.proto``."""
 
     ALL = 1
     QUORUM = 2

@@ -84,7 +84,7 @@ class Kafka:
 
     @property
     def nodes(self) -> int:
-        """How many brokers."""
+        """Return how many brokers."""
         return BROKERS
 
     @property

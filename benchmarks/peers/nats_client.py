@@ -162,7 +162,7 @@ class _Reader:
         self._subscriptions = await asyncio.gather(*(self._subscribe(name) for name in self._names))
 
     async def look(self) -> int:
-        """How many records there are, a little later."""
+        """Return how many records there are, a little later."""
         await asyncio.sleep(LOOK_S)
         return self._rows
 

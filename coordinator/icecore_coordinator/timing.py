@@ -1,4 +1,4 @@
-"""How long a coordinator waits for what: each wait with its default, its range and its meaning.
+"""The waits of a coordinator: each with its default, its range and its meaning.
 
 :class:`WaitSettings` holds the waits that operators choose; they are settings of the coordinator
 itself. :class:`CoordinatorTiming` holds the others: the table ``[coordinator.timing]``. Workers get

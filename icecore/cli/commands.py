@@ -1,4 +1,4 @@
-"""Which commands there are, and where each of them lives: one is imported when it is called.
+"""The table of commands and of their modules: one is imported when it is called.
 
 ``icecore --help`` needs their names and one line each, so that it answers before numpy and gRPC
 would be loaded. The examples below stand at the end of each command's own help.

@@ -1,4 +1,4 @@
-"""How ``icecore dev restart`` talks with the ``icecore dev`` that runs: files in its folder.
+"""Requests of ``icecore dev restart`` to the ``icecore dev`` that runs: files in its folder.
 
 ``restart/NAME`` asks, ``restart/NAME.done`` answers with the error, or with nothing. Only one
 process owns the folder (its ``lock``), and only that one answers.

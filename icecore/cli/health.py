@@ -51,7 +51,7 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a cluster is not healthy."""
+    """The reasons for which a cluster is not healthy."""
 
     verdict: HealthVerdict
     what: str

@@ -130,7 +130,7 @@ class Output:
         _say(f"icecore: {text}")
 
     def failure(self, text: str, status: int, reason: str = "FAILED") -> None:
-        """Why the command ends with this status: one line on stderr, a JSON object with
+        """Return why the command ends with this status: one line on stderr, a JSON object with
         ``--json``."""
         if not self._has_json_errors:
             self.error(text)

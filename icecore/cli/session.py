@@ -66,7 +66,7 @@ class CommandSession:
 async def _unknown(
     connection: "Connection", names: Sequence[str], timeout_s: float
 ) -> IcecoreError | None:
-    """Why one of the topics can't be used, if an answer that may be out of date says so.
+    """Return why one of the topics can't be used, if an answer that may be out of date says so.
 
     Raises what an answer says that is not.
     """

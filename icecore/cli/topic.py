@@ -192,7 +192,7 @@ def undelete(
 
 
 def _what(name: str, topic_id: bytes | None) -> str:
-    """How to speak of the topic. Raises BadParameter when nothing says which one."""
+    """Return how to speak of the topic. Raises BadParameter when nothing says which one."""
     if not name and topic_id is None:
         raise typer.BadParameter("say which topic: its name, or --topic-id")
     return name or (topic_id or b"").hex()

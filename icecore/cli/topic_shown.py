@@ -1,4 +1,4 @@
-"""How topics are shown: as documents, or as text and tables.
+"""Show topics: as documents, or as text and tables.
 
 The fields of documents are those of docs/reference/commands-contract.md.
 

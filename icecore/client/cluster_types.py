@@ -100,7 +100,7 @@ class MetadataBackup:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedMetadata:
-    """How suspended metadata go on, or would."""
+    """The way in which suspended metadata go on, or would."""
 
     cluster_id: bytes
     is_done: bool

@@ -1,4 +1,4 @@
-"""Which records a program wants, as it says so: arguments of look-ups and of filtered consumers.
+"""Conditions on records, as a program says them: arguments of look-ups and filtered consumers.
 
 A wrong type is a TypeError, too much or a contradiction an InvalidRequestError. A condition that
 is given and empty is refused: nobody can tell whether it means every record or none.

@@ -201,7 +201,7 @@ class OffsetResult:
 
 @dataclass(frozen=True, slots=True)
 class SavedPosition:
-    """How far a reader with a name has come in one partition."""
+    """The position of a reader with a name in one partition."""
 
     name: str
     topic: str

@@ -145,7 +145,7 @@ def column_as(rows: pa.RecordBatch, name: str, type_: Any) -> Any:
 
 
 def _why_other(given: Any, type_: Any) -> str:
-    """Why a type means something else, though Arrow would cast it; empty when it does not."""
+    """Return why a type means something else, though Arrow would cast it; empty when it fits."""
     if pa.types.is_timestamp(type_) and isinstance(given, pa.BaseExtensionType):
         return "its numbers count something else"  # periods of pandas: years, months
     if type_ == HEADERS and any(is_kind(given) for is_kind in _LISTS):

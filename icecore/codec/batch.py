@@ -65,7 +65,7 @@ _MAX_SEQUENCE = (1 << 64) - 1
 
 
 class Codec(IntEnum):
-    """How the payload is compressed; LZ4 and ZSTD are single frames of their standard formats."""
+    """The compression of the payload; LZ4 and ZSTD are single frames of their standard formats."""
 
     NONE = 0
     LZ4 = 1

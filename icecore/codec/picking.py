@@ -224,7 +224,7 @@ class _Column:
         return np.ndarray(shape, np.uint8, self.data, self.items_at, (1, 1))[lows].tobytes()
 
     def all_numbers(self, places: Int64s, kind: str) -> tuple[Int64s, Any]:
-        """How many items each has, and all of them; ``kind`` is that of numpy."""
+        """Return how many items each has, and all of them; ``kind`` is that of numpy."""
         items = np.frombuffer(self.data, kind, self.length, self.items_at)
         lows, highs = self.all_bounds(places)
         counts = highs - lows

@@ -33,7 +33,7 @@ class _DiffersError(Exception):
 
 
 class _Rows:
-    """How the rows of a run are spread over its batches."""
+    """The rows of a run, spread over its batches."""
 
     def __init__(self, counts: Int64s) -> None:
         self.counts = counts

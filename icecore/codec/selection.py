@@ -1,4 +1,4 @@
-"""Which records somebody wants: the conditions of a query or a filtered fetch, and who meets them.
+"""Choose records: the conditions of a query or a filtered fetch, and the records that meet them.
 
 The same value decides on the node, which looks and sends less, and in the client, which trusts
 nobody. Keys, tags and headers are compared byte by byte: hashes only say where to look.
@@ -120,7 +120,7 @@ class Selection:
         return self.tags_all.issubset(record.tags) and self.tags_none.isdisjoint(record.tags)
 
     def places_in(self, columns: RecordColumns) -> Sequence[int]:
-        """Which of these records are wanted, ascending: exactly as ``wants`` says of each."""
+        """Return the places of wanted records, ascending: exactly as ``wants`` says of each."""
         places: Sequence[int] = range(len(columns))
         if self.keys:
             keys = [None] if columns.keys is None else columns.keys.to_list()
@@ -217,7 +217,7 @@ def _is_one_of(hashes: UInt64s, wanted: frozenset[int]) -> Mask:
 def _has(
     names: list[str], wanted: frozenset[str] | set[str], items: Any, owners: Any, count: int
 ) -> Mask:
-    """Which of ``count`` records have one of these tags."""
+    """Return which of ``count`` records have one of these tags."""
     is_wanted = np.fromiter((name in wanted for name in names), np.bool_, len(names))
     return _owned(is_wanted[items], owners, count)
 

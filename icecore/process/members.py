@@ -85,7 +85,7 @@ class Member:
 
     @property
     def end(self) -> str:
-        """How the newest process ended, in words; empty while it runs."""
+        """Return how the newest process ended, in words; empty while it runs."""
         status = self.process.poll() if self.process else None
         if status is None:
             return ""

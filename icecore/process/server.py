@@ -1,4 +1,4 @@
-"""How a server runs as a process: settings, log, limits, signals, pages for monitors, the end.
+"""Run a server as a process: settings, log, limits, signals, pages for monitors, the end.
 
 Both servers do it alike: ``run`` in ``main``, and ``ServerProcess`` while they serve. A server that
 can't start or go on ends with status 1 and one line on stderr; SIGTERM and SIGINT end it with 0.

@@ -1,4 +1,4 @@
-"""How our processes talk: the ports, framing, messages to values, errors to statuses, gRPC.
+"""Calls between our processes: ports, framing, messages to values, errors to statuses, gRPC.
 
 It imports the codec, the generated messages and values such as those of ``icecore/model.py``;
 callers decide what is said.

@@ -260,7 +260,9 @@ def check_listen(address: str, *, insecure_bind: bool) -> tuple[str, int]:
 
 
 def why_not_bound(host: str, port: int) -> str:
-    """Why the system refused to listen there, found out by trying once more with a bare socket."""
+    """Return why the system refused to listen there, found out by trying once more with a bare
+    socket.
+    """
     try:
         resolved = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(resolved[0], resolved[1]) as probe:

@@ -70,7 +70,7 @@ def message_of(kind: type[M], value: object, **given: Any) -> M:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a message has a value; looked up once for each pair of classes."""
+    """The plan by which a message has a value; made once for each pair of classes."""
 
     names: tuple[str, ...]
     """Fields of the value."""

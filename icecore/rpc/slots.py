@@ -107,7 +107,7 @@ class Slots:
         self._turns = FairTurns()
 
     def why_not(self, method: str, host: str) -> ThrottledError | None:
-        """Why a call of this method may not begin now."""
+        """Return why a call of this method may not begin now."""
         running = self._running(method)
         if not running.are_full(host):
             return None

@@ -1,4 +1,4 @@
-"""How many handlers share one loop: each has a few milliseconds, and hosts take turns.
+"""Share one loop among many handlers: each has a few milliseconds, and hosts take turns.
 
 A handler that goes through a long list asks now and then whether its time is over (``Turns``). Who
 is to begin or to go on waits in the line of his host, and hosts are served in turn (``FairTurns``),

@@ -1,4 +1,4 @@
-"""How much of what waits a micro-batch takes: at most so many records, bytes, segments. Pure.
+"""Choose what a micro-batch takes: at most so many records, bytes, segments. Pure.
 
 Limits are applied one after the other, each to what the one before has left. At least one record
 of some partition is always admitted, or a query would wait for ever. Bytes are those of a topic's

@@ -1,4 +1,4 @@
-"""Which offsets a query reads, and how they are split into ranges: pure functions of a snapshot.
+"""Plan the offsets that a query reads, split into ranges: pure functions of a snapshot.
 
 A snapshot is taken once per query, or once per micro-batch. What is read is decided by it alone, so
 records that come later, segments that are sealed meanwhile and copies that move change nothing.

@@ -16,7 +16,7 @@ from icecore.dev import LocalCluster
 
 @pytest.fixture(scope="session")
 def icecore_nodes() -> int:
-    """How many nodes the cluster has. One is the quickest; copies need several."""
+    """Return how many nodes the cluster has. One is the quickest; copies need several."""
     return 1
 
 

@@ -245,7 +245,7 @@ class NodeContext:
     """See ``LogIo``."""
 
     def checked(self, core: CoreT) -> Checked[CoreT]:
-        """How a role steps its core; every core of this node comes through here.
+        """Return how a role steps its core; every core of this node comes through here.
 
         Raises InvariantError when the core is wrong from the start.
         """

@@ -59,7 +59,9 @@ class InSync:
             self._moved = True
 
     def ends(self, segment: Segment, log_end: int, now_ms: float) -> tuple[int, int]:
-        """How far ``all`` and ``quorum`` are reached (R4, R5), no further than a hold allows."""
+        """Return how far ``all`` and ``quorum`` are reached (R4, R5), no further than a hold
+        allows.
+        """
         durable = self.followers.durable
         isr_end = all_end(durable, self.maximal)
         majority_end = quorum_end(

@@ -140,7 +140,7 @@ class LeaderCore:
 
     @property
     def roll(self) -> Roll:
-        """How far the seal has come."""
+        """Return how far the seal has come."""
         return self._rolling.state
 
     @property
@@ -403,7 +403,7 @@ class LeaderCore:
         self._acks.attach(item.acks, waiter)
 
     def _refusal(self, item: into.ProduceReceived) -> IcecoreError | None:
-        """Why this batch must not be appended now; all these errors are definite (R1)."""
+        """Return why this batch must not be appended now; all these errors are definite (R1)."""
         settings, limits, committed = self.segment.settings, self.limits, self._in_sync.state.isr
         if not sealing.gives_out_offsets(self._rolling.state):
             return RollingError("the segment is being sealed")

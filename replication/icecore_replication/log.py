@@ -65,5 +65,5 @@ class LeaderLog:
         return "age" if now_ms >= self.old_at_ms(settings) else ""
 
     def old_at_ms(self, settings: SegmentSettings) -> float:
-        """When the segment is to be sealed for its age; never while it is empty."""
+        """Return when the segment is to be sealed for its age; never while it is empty."""
         return self._first_append_ms + settings.segment_age_ms

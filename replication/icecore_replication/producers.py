@@ -90,7 +90,7 @@ class _Producer:
 
     @property
     def batches(self) -> int:
-        """How many are remembered."""
+        """Return how many are remembered."""
         return len(self.window) // _BATCH.size
 
     @property

@@ -166,7 +166,7 @@ class Followers:
         self.durable[node_id] = self._base_offset
 
     def must_leave(self, node_id: NodeId, log_end: int, now_ms: float, lag_max_ms: float) -> str:
-        """Why this member must leave the in-sync set, "" if it need not."""
+        """Return why this member must leave the in-sync set, "" if it need not."""
         follower = self.by_node[node_id]
         if follower.node is not None and follower.node.state is NodeState.DOWN:
             return "node is down"

@@ -1,4 +1,4 @@
-"""Whether a live seal is believed: what its members say themselves, not only what one message says.
+"""Judge a live seal: by what its members say themselves, not only by what one message says.
 
 The leader's message names an end, digests and the members that agreed. Before the coordinator
 stores it, each of them is asked for its own word. A message that nobody stands behind, because it

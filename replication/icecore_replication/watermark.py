@@ -1,4 +1,4 @@
-"""How far a write is acknowledged and visible: pure functions of durable ends.
+"""Compute how far a write is acknowledged and visible: pure functions of durable ends.
 
 Used by the leader, the model checker and the tests alike. All ends are exclusive offsets.
 Rules R4-R6 of docs/design/protocol.md.

@@ -169,7 +169,7 @@ def _sweep() -> None:
 
 
 def why_impossible() -> str:
-    """Why namespaces can't be made here; empty when they can."""
+    """Return why namespaces can't be made here; empty when they can."""
     try:
         with Network(["probe", "other"]) as network:
             network.cut("probe", "other")

@@ -1,4 +1,4 @@
-"""How the topic of a scenario is stored: one of the ways that promise to survive what it does.
+"""Choose how the topic of a scenario is stored: in a way that promises to survive it.
 
 Each is drawn with the scenario, and named in its line; what is checked is the same for all of them.
 A log in memory survives one process at a time, all others any number (docs/topics.md). Scenarios

@@ -90,7 +90,7 @@ def test_a_fork_is_told_so_and_the_parent_goes_on(cluster: LocalCluster) -> None
 
 
 def _in_fork(producer: blocking.Producer, bootstrap: str) -> int:
-    """How many of the calls did not do as they should; killed by a signal where one hangs."""
+    """Return how many calls did not do as they should; a signal kills one that hangs."""
     signal.alarm(LONG_S)
     wrong = 0
     for call in (

@@ -1,1 +1,1 @@
-"""How `make test` runs: two lanes side by side, then all failures and times together."""
+"""Run `make test`: two lanes side by side, then all failures and times together."""

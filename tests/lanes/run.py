@@ -103,7 +103,7 @@ class Lane:
         return 0 if status == no_tests and not self.records.collected else status
 
     def place(self) -> str:
-        """How far it is."""
+        """Return how far it is."""
         if not self.records.collected:
             return f"{self.name} collects"
         done, failed = len(self.records.ended), self.records.outcomes()["failed"]

@@ -18,7 +18,7 @@ Judge = Callable[[EtcdHead, EtcdHead, EtcdHead | None, bool, bool], TxnOutcome]
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much may happen in a world."""
+    """The bounds of what happens in a world."""
 
     holders: int = 3
     changes: int = 2

@@ -36,17 +36,17 @@ def check(history: History) -> list[Violation]:
 
 
 def acks_checked(history: History) -> int:
-    """How many acknowledged records were looked for."""
+    """Return how many acknowledged records were looked for."""
     return sum(1 for _ in _promised(history))
 
 
 def answers_checked(history: History) -> int:
-    """How many complete answers that name records were compared with the logs."""
+    """Return how many complete answers that name records were compared with the logs."""
     return sum(answer.is_complete and bool(answer.records) for answer in history.answers)
 
 
 def lookups_checked(history: History) -> int:
-    """How many of these were look-ups."""
+    """Return how many of these were look-ups."""
     return sum(
         answer.is_complete and bool(answer.records) and answer.promise is not None
         for answer in history.answers

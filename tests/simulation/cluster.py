@@ -261,7 +261,7 @@ class World:
         return process
 
     def lives(self, name: str) -> int:
-        """How many processes of this name there were."""
+        """Return how many processes of this name there were."""
         return self._lives.get(name, 0)
 
     @property

@@ -57,7 +57,7 @@ def split_logs(world: "World") -> Iterator[str]:
 
 
 def surplus_copies(world: "World") -> int:
-    """How many copies are listed beyond the replication factor."""
+    """Return how many copies are listed beyond the replication factor."""
     return sum(
         max(0, len(each.replicas) - each.settings.replication_factor)
         for each in sealed_segments(world)

@@ -150,7 +150,7 @@ async def _make_again(topic: JobTopic, rng: random.Random) -> None:
 
 
 def _moment(rng: random.Random, steps_max: int) -> tuple[str, int]:
-    """When something happens: before any step, or around a question or a read."""
+    """Return when something happens: before any step, or around a question or a read."""
     if rng.random() < 0.3:
         return "", rng.randrange(1, steps_max)
     call, steps = rng.choice([("list_offsets", 8), ("describe_topics", 3), ("read", 6)])
@@ -158,7 +158,7 @@ def _moment(rng: random.Random, steps_max: int) -> tuple[str, int]:
 
 
 def _death(rng: random.Random, steps_max: int = STEPS_MAX) -> Interruptions:
-    """When a run dies: at any step, or in the middle of what changes files."""
+    """Return when a run dies: at any step, or in the middle of what changes files."""
     if rng.random() < 0.3:
         return Interruptions()
     if rng.random() < 0.5:

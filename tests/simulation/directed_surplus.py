@@ -31,7 +31,7 @@ def one_too_many_plan(seed: int) -> Plan:
 
 
 class Copies:
-    """How many there are, and what was wrong with that."""
+    """The number of copies, and what was wrong with it."""
 
     name = "copies"
 

@@ -119,7 +119,7 @@ class SimDisk:
         return next((inode for name, inode in self.names.items() if name.endswith(suffix)), None)
 
     def limit(self, capacity_bytes: int | None) -> None:
-        """How much there is room for; None = plenty."""
+        """Return how much there is room for; None = plenty."""
         self.faults.capacity_bytes = UNLIMITED_BYTES if capacity_bytes is None else capacity_bytes
 
     def used_bytes(self) -> int:

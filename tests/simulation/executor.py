@@ -140,11 +140,11 @@ class SimExecutor:
             self._process.check()
 
     def delay_s(self) -> float:
-        """How long the next step of a thread takes."""
+        """Return how long the next step of a thread takes."""
         return self._disk_delay(self._rng.expovariate(1.0 / self.mean_delay_s))
 
     def cost_s(self) -> float:
-        """How long the work of this turn took."""
+        """Return how long the work of this turn took."""
         return self._spent_s()
 
     def stand_still(self, then: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ Partition = tuple[str, int]
 
 
 class Outcome(Enum):
-    """How a produce ended, as its caller knows it."""
+    """The end of a produce, as its caller knows it."""
 
     OK = "ok"
     FAIL = "fail"

@@ -32,7 +32,7 @@ SLOW_BODY_S = 0.05
 
 @dataclass
 class StoreFaults:
-    """How many of the next requests fail, each in its own way."""
+    """The numbers of the next requests that fail, each in its own way."""
 
     refused: int = 0
     """5xx: nothing was done."""

@@ -24,7 +24,7 @@ EPOCH_MS = 1_700_000_000_000
 
 @dataclass
 class Skew:
-    """How far the wall clock of a host is off; changes take effect at once."""
+    """The error of a host's wall clock; changes take effect at once."""
 
     ms: int = 0
 

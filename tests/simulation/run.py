@@ -92,7 +92,7 @@ def replay_command(report: Report, faults: Sequence[int] | None = None) -> str:
 
 
 def fault_kinds(reports: list[Report]) -> str:
-    """How many faults of each kind there were, most first."""
+    """Return how many faults of each kind there were, most first."""
     kinds: Counter[str] = Counter()
     for report in reports:
         kinds.update(report.faults)

@@ -1,4 +1,4 @@
-"""How the production shells are made on simulated ports; the one place that knows their making."""
+"""Make the production shells on simulated ports; no other place knows how."""
 
 import random
 import sqlite3

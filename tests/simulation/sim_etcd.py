@@ -35,7 +35,7 @@ _LEASE_LOOK_S = 0.5
 
 @dataclass
 class Links:
-    """How badly calls of one process fare; the world changes it."""
+    """The troubles of one process's calls; the world changes them."""
 
     latency_s: float = LATENCY_S
     is_cut: bool = False

@@ -91,7 +91,7 @@ Running = dict[TaskRun, tuple[SimProcess, "asyncio.Task[None]"]]
 
 @dataclass(frozen=True)
 class Death:
-    """When a driver dies."""
+    """The moment when a driver dies."""
 
     within_s: float
     """At the latest."""
@@ -267,7 +267,7 @@ class SinkQuery:
     # --- one attempt ----------------------------------------------------------------------------
 
     def _death(self, batch: MicroBatch) -> "Death":
-        """When a driver dies: mostly when some rows of a micro-batch are there, and not all."""
+        """Return when a driver dies: mostly when some rows of a micro-batch are there, not all."""
         if self._rng.random() < 0.3:
             return Death(within_s=self._rng.uniform(0.0, 0.1))
         size = sum(map(len, batch.original))
@@ -339,7 +339,7 @@ class SinkQuery:
             await asyncio.sleep(LOOK_S)
 
     def _records(self) -> int:
-        """How many records its leaders show."""
+        """Return how many records its leaders show."""
         ends: dict[int, int] = {}
         for name in self._world.hosts:
             node = self._world.shells.get(name)

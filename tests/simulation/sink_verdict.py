@@ -118,7 +118,7 @@ class MicroBatch:
         return [run for attempt in self.attempts for run in attempt.runs]
 
     def may_be_twice(self) -> dict[bytes, int]:
-        """How often a row may be there that an executor had which outlived its driver."""
+        """Return how often a row may be there that an executor had which outlived its driver."""
         found: dict[bytes, int] = {}
         for run in self.runs:
             for row in run.rows if run.outlives else ():

@@ -128,7 +128,7 @@ class Traffic:
         self._running[name] = (process, process.spawn(self._produce(name, producer, acks)))
 
     def most_under_way(self) -> int:
-        """How many requests of one partition a producer has under way."""
+        """Return how many requests of one partition a producer has under way."""
         return max(
             len(queue.under_way)
             for producer in self._producers.values()

@@ -59,7 +59,9 @@ def is_sparks_own(folder: Path) -> bool:
 
 
 def planned(folder: Path) -> int:
-    """How many micro-batches were begun, by both queries. Spark keeps files of the last only."""
+    """Return how many micro-batches were begun, by both queries. Spark keeps files of the last
+    only.
+    """
     count = 0
     for query in ("to-table", "to-topic"):
         names = [each.name for each in (folder / query / "offsets").glob("*")]

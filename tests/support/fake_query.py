@@ -1,4 +1,4 @@
-"""How a node of the fake cluster answers a query: it reads everything that it holds, every time."""
+"""Answer a query as a node of the fake cluster: it reads everything that it holds, every time."""
 
 from typing import Any
 

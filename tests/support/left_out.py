@@ -34,7 +34,7 @@ def reason(what: str, brings: str) -> str:
 
 
 def reason_of(report: Any) -> str:
-    """Why a test, or a whole file, was skipped."""
+    """Return why a test, or a whole file, was skipped."""
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return text.removeprefix("Skipped: ")
 

@@ -145,7 +145,7 @@ def fresh_seeds(name: str, count: int, whole: int) -> list[int]:
 
 
 def examples(whole: int) -> int:
-    """How many hypothesis examples a test tries that has ``whole`` in a full run."""
+    """Return how many hypothesis examples a test tries that has ``whole`` in a full run."""
     return whole if current().is_all else -(-whole // EXAMPLES_SHARE)
 
 

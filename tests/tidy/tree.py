@@ -29,7 +29,7 @@ class Module:
 
     @property
     def name(self) -> str:
-        """How it is imported; a package by its own name."""
+        """Return how it is imported; a package by its own name."""
         path = self.path
         for package, folder in FOLDERS.items():
             if path.startswith(folder + "/"):

@@ -117,8 +117,10 @@ def save_positions(
 def _without_room(
     state: ClusterState, name: str, where: str, more: int
 ) -> InvalidRequestError | None:
-    """Why there is no room for the position of one more partition, which makes ``more`` new ones.
-    Those that are there may move all the same: nobody reads twice what others have no room for."""
+    """Return why there is no room for the position of one more partition, which makes ``more`` new
+    ones. Those that are there may move all the same: nobody reads twice what others have no room
+    for.
+    """
     names = state.positions.of_name
     if state.positions.count + more > POSITIONS_MAX:
         return InvalidRequestError(

@@ -163,7 +163,7 @@ class Candidacy:
 
     @property
     def wake_ms(self) -> float:
-        """When a tick is due; infinite = never."""
+        """Return when a tick is due; infinite = never."""
         match self.standing:
             case Standing.OUTSIDE:
                 return self.due_ms

@@ -1,4 +1,4 @@
-"""When each topic changed last, counted in changes: what a node that follows them has yet to hear.
+"""The last change of each topic, counted in changes: what a node has yet to hear of them.
 
 Versions belong to one coordinator process: another one counts anew, under another coordinator
 epoch. What went is remembered for a while, and who was away for longer than that begins anew, as

@@ -37,7 +37,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class UsedLimit:
-    """How much of a limit is used now."""
+    """The used part of a limit."""
 
     limit: Limit
     used: int

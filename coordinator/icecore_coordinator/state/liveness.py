@@ -67,7 +67,7 @@ class Liveness:
         return self.of(node_id).state != NodeState.DOWN
 
     def down_ms(self, node_id: NodeId, now_ms: float) -> float | None:
-        """How long the node has been down; None while it is up, and while it never was.
+        """Return how long the node has been down; None while it is up, and while it never was.
 
         Args:
             node_id: Which.

@@ -77,7 +77,9 @@ def _empties(cls: Any) -> dict[str, Any]:
 
 @cache
 def _converters(cls: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    """How each field becomes JSON; None = as it is. Looked up once, for it is asked very often."""
+    """Return how each field becomes JSON; None = as it is. Looked up once, for it is asked very
+    often.
+    """
     found: list[tuple[str, Callable[[Any], Any] | None]] = []
     for name, hint in _hints(cls):
         if is_dataclass(hint):
@@ -115,7 +117,7 @@ def _hints(cls: type[Any]) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How JSON has a record with all the fields that this version knows, but for empty ones."""
+    """The form that JSON gives a record: all fields that this version knows, but for empty ones."""
 
     take: Callable[[dict[str, Any]], tuple[Any, ...]]
     """Their values in the order of the fields. Raises KeyError."""

@@ -320,7 +320,7 @@ class ReportedStateRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredPosition:
-    """How far a reader has come in one partition."""
+    """The position of a reader in one partition."""
 
     partition: int
     offset: int

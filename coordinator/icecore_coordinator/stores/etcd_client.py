@@ -446,7 +446,7 @@ def _broken(why: str) -> grpc.aio.AioRpcError:
 
 
 def _details(error: grpc.aio.AioRpcError) -> str:
-    """Why it failed, without the words that gRPC and etcd begin with."""
+    """Return why it failed, without the words that gRPC and etcd begin with."""
     said = error.details() or error.code().name
     return said.rpartition("last error: ")[2].removeprefix("etcdserver: ")
 

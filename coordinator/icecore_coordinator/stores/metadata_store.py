@@ -41,8 +41,9 @@ class MetadataStore(Protocol):
 
     @property
     def revision(self) -> int:
-        """How often the store was changed since it was made, as of the last change by this process;
-        at least 1. It is stored in the transaction of each change (etcd's ``revision``)."""
+        """Return how often the store was changed since it was made, as of the last change by this
+        process; at least 1. It is stored in the transaction of each change (etcd's ``revision``).
+        """
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""How a node comes in: it registers, and its first heartbeat makes the incarnation count.
+"""Let a node in: it registers, and its first heartbeat makes the incarnation count.
 
 A node that nobody knew gets its record only then (R107): anybody can register. In between others
 may have come, so its disk is judged twice. What its inventory shows, copies it has lost and

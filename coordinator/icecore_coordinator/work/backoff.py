@@ -58,7 +58,7 @@ class KeyedBackoff(Generic[K]):
         return key in self._waits
 
     def due_ms(self, key: K) -> float:
-        """When its wait is over; long ago if it has not failed."""
+        """Return when its wait is over; long ago if it has not failed."""
         return self._waits[key][0] if key in self._waits else 0.0
 
     def in_turn(self, keys: Iterable[K]) -> list[K]:

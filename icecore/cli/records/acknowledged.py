@@ -1,4 +1,4 @@
-"""Which lines of the input are acknowledged: up to which one all are, and how many behind it.
+"""The lines of the input that are acknowledged: up to which one all are, how many behind it.
 
 Whoever interrupts a command, or repairs a line that could not be read, goes on behind that line.
 """
@@ -32,7 +32,7 @@ class Acknowledged:
 
     @property
     def waiting(self) -> int:
-        """How many have no outcome yet."""
+        """Return how many have no outcome yet."""
         return len(self._open)
 
     def sent(self, source: str, line: int, handle: SendHandle) -> None:

@@ -52,7 +52,7 @@ def show_json_with_topic(records: Sequence[Record]) -> None:
 
 
 def parse_format(text: str) -> Shown:
-    """How records are printed."""
+    """Return how records are printed."""
     if text in ("json", "records"):
         return show_json
     if "%" not in text:

@@ -27,7 +27,7 @@ class UnreadableInputError(InvalidRequestError):
 
 
 def name_of(source: Path) -> str:
-    """How messages call it."""
+    """Return how messages call it."""
     return "stdin" if str(source) == _STDIN else str(source)
 
 

@@ -159,7 +159,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why it ended; neither when all is acknowledged."""
+    """The reason for its end; neither when all is acknowledged."""
 
     failure: IcecoreError | None = None
     is_interrupted: bool = False

@@ -161,6 +161,6 @@ def planned_long_ago(pages: Iterable[LookupPage], took_ms: float) -> list[str]:
 
 
 def why_missing(each: SegmentOutcome) -> str:
-    """Which records may be missing, and why."""
+    """Return which records may be missing, and why."""
     end = "" if each.end_offset < 0 else f" to {each.end_offset}"
     return f"partition {each.partition} from {each.base_offset}{end}: {each.error}"

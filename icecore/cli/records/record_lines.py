@@ -52,7 +52,7 @@ _EXACT: Final = Context(prec=MAX_PREC)
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """Which part of a line is what. Field names are top-level keys of the JSON object."""
+    """The meaning of each part of a line. Field names are top-level keys of the JSON object."""
 
     is_ndjson: bool = False
     key_field: str = ""

@@ -38,7 +38,7 @@ def parse_time_ms(text: str) -> int:
 
 
 def _no_time(text: str, error: ValueError) -> str:
-    """Why it can't be read, for people."""
+    """Return why it can't be read, for people."""
     shown = text if len(text) <= 60 else f"{text[:57]}..."
     if _HOURS.match(text):
         return f"{shown!r} has no day: write one before it, as in 2026-01-31T10:00"

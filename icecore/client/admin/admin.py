@@ -392,7 +392,7 @@ class Admin:
     async def list_positions(
         self, name: str = "", topics: Sequence[str] = ()
     ) -> list[SavedPosition]:
-        """How far readers have come, by name, topic and partition; see ``Consumer``.
+        """Return how far readers have come, by name, topic and partition; see ``Consumer``.
 
         Args:
             name: Only under this name.

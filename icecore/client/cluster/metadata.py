@@ -68,7 +68,8 @@ class Metadata:
         return self._errors.get(topic)
 
     def recreated(self, topic: str, topic_id: bytes) -> TopicRecreatedError | None:
-        """Why nothing can be appended to the topic with this id any more, None when it exists.
+        """Return why nothing can be appended to the topic with this id any more, None when it
+        exists.
 
         Its records were meant for that topic, and keys for its partitions: whether the new one
         should have them is not for us to say.
@@ -280,7 +281,8 @@ def _is_absence(error: IcecoreError | None) -> bool:
 
 
 def topic_deleted(metadata: Metadata, name: str, since_ms: float) -> UnknownTopicError | None:
-    """Why nothing can be appended to a topic that was found before, None while it may be there.
+    """Return why nothing can be appended to a topic that was found before, None while it may be
+    there.
 
     Args:
         metadata: Has asked for the topic.

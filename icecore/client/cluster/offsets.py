@@ -79,7 +79,7 @@ def position_ms(position: datetime) -> int:
 
 
 class ProducerState(NamedTuple):
-    """How far a producer has got in a partition."""
+    """The progress of a producer in a partition."""
 
     producer_id: int
     next_sequence: int
@@ -155,7 +155,8 @@ class OffsetLookup:
         epoch: int,
         newest: dict[int, SegmentId],
     ) -> list[ProducerState]:
-        """How far the producers of these ids have got under an epoch; those that are known, by id.
+        """Return how far the producers of these ids have got under an epoch; those that are known,
+        by id.
 
         A leader that has not heard yet that another one leads knows nothing of what the other one
         has appended. So its answer counts only for the segment that the coordinator names (R101).

@@ -147,7 +147,7 @@ class Fetcher:
 
     @property
     def failure(self) -> IcecoreError | None:
-        """Why some reader cannot go on, None while all can."""
+        """Return why some reader cannot go on, None while all can."""
         return None if (failed := self.failed) is None else failed[1]
 
     @property

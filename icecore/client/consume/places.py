@@ -1,4 +1,4 @@
-"""How many fetches of a consumer a node has at a time, and how long it may hold each back.
+"""Fetches of a consumer that a node has at a time, and the time it may hold each back.
 
 Reads of what is there, polls of who is at the end, and long polls have places of their own: an
 answer that is due never waits behind one that comes only with the next record. A poll that brings

@@ -92,7 +92,7 @@ class PositionSaver:
             raise self._failure.again()
 
     def _places(self) -> list[ReaderPlace]:
-        """How far reading has come, up to what is held back."""
+        """Return how far reading has come, up to what is held back."""
         found, held = [], self._hand.held
         for reader, delivered in self._delivered():
             offset = delivered

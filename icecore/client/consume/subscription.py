@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WantedTopics:
-    """Which topics: names, or the pattern that all of a name must match."""
+    """The wanted topics: names, or the pattern that all of a name must match."""
 
     names: tuple[str, ...] = ()
     pattern: "re.Pattern[str] | None" = None

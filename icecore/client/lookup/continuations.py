@@ -28,7 +28,7 @@ OPEN: Final = -1
 
 
 class SearchCursor(NamedTuple):
-    """How far one partition has been looked at."""
+    """The progress of a look-up in one partition."""
 
     partition: int
     offset: int

@@ -359,7 +359,7 @@ class Lookup:
     def _partitions(
         self, topic: TopicMetadata, wanted: Sequence[int] | None, keys: frozenset[bytes]
     ) -> tuple[int, ...]:
-        """Which ones to search. Raises InvalidRequestError when there is no such partition."""
+        """Return the partitions to search. Raises InvalidRequestError when there is no such one."""
         count = len(topic.partitions)
         if wanted is not None:
             if any(each >= count for each in wanted):

@@ -164,7 +164,7 @@ class Buffer:
                 self._hand_on(queue, batch)
 
     def _left_ms(self) -> float:
-        """How long the oldest batch waits for more records; it may have been closed."""
+        """Return how long the oldest batch waits for more records; it may have been closed."""
         queue, batch = self._lingering[0]
         if queue.open is not batch:
             return 0

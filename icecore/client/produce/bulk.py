@@ -64,7 +64,9 @@ class Columns:
         return int(np.add.reduce(self._lengths))
 
     def why_too_large(self, limits: BatchLimits) -> RecordTooLargeError | None:
-        """Why the topic takes them not, by the first row that is too large; None when it does."""
+        """Return why the topic takes them not, by the first row that is too large; None when it
+        does.
+        """
         return why_row_too_large(limits, self._lengths, self._record)
 
     def _record(self, row: int) -> RecordParts:

@@ -95,7 +95,7 @@ class Identities:
 
     @property
     def lost(self) -> ProducerFencedError | None:
-        """Why nothing can be sent any more: somebody else has taken the name."""
+        """Return why nothing can be sent any more: somebody else has taken the name."""
         return self._name.lost if self._name is not None else None
 
     def give_up(self, identity: ProducerIdentity | None) -> None:

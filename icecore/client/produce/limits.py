@@ -37,7 +37,7 @@ def why_too_large(
     tags: Sequence[str],
     headers: Headers,
 ) -> RecordTooLargeError | None:
-    """Why no leader takes this record, alone in a batch; None when it fits."""
+    """Return why no leader takes this record, alone in a batch; None when it fits."""
     limit = limits.record_bytes_max
     header_bytes = sum(len(name.encode()) + len(value or b"") for name, value in headers)
     own = len(value or b"") + len(key or b"") + header_bytes
@@ -56,7 +56,7 @@ def why_too_large(
 def why_row_too_large(
     limits: BatchLimits, sizes: Any, record: Callable[[int], RecordParts]
 ) -> RecordTooLargeError | None:
-    """Why no leader takes the first row that is too large; None when all fit.
+    """Return why no leader takes the first row that is too large; None when all fit.
 
     Args:
         limits: Of the topic.

@@ -462,7 +462,7 @@ class Producer:
 
     @property
     def lost_acks_leader(self) -> int:
-        """How often records acknowledged by a leader alone were found lost with it."""
+        """Return how often records acknowledged by a leader alone were found lost with it."""
         return self._sender.settling.lost_acks_leader
 
     def _offer(self, queue: PartitionQueue) -> None:

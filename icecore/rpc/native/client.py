@@ -69,7 +69,7 @@ class Calls:
         """When the last call began."""
 
     def ask_after_s(self, now_s: float, timeouts: Timeouts) -> float | None:
-        """How long the server may be silent; None while nobody waits for an answer.
+        """Return how long the server may be silent; None while nobody waits for an answer.
 
         Who waits at the end of a log asks less often the longer that takes: each ping costs the
         server a turn, and most consumers wait most of the time.

@@ -46,7 +46,7 @@ _JOIN_BYTES_MAX: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long a peer may take, in seconds."""
+    """The times that a peer may take, in seconds."""
 
     check_every_s: float = 0.5
     hello_within_s: float = 5.0

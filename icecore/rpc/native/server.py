@@ -340,7 +340,7 @@ class NativeServer:
         return task
 
     def _why_not(self, call: Call, host: str = "") -> IcecoreError | None:
-        """Why this call may not begin now."""
+        """Return why this call may not begin now."""
         method = self._names.get(call.method)
         if method is None:
             return UnsupportedError(f"no method {call.method.decode(errors='replace')}")

@@ -125,7 +125,7 @@ def parsed(records: DataFrame, fields: StructType) -> DataFrame:
 
 
 def _reason() -> Column:
-    """Why a value does not parse; null where it does.
+    """Return why a value does not parse; null where it does.
 
     The parser stops behind the first value, so something that follows it is found by another one.
     """

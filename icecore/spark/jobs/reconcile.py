@@ -1,4 +1,4 @@
-"""Whether a topic holds what its metadata say: offsets, counts and, for tiered records, contents.
+"""Compare a topic with its metadata: offsets, counts and, for tiered records, contents.
 
 Three accounts are compared. Metadata: segments follow each other from the start of the log to its
 end. The cluster: every offset is read once. The table in object storage: each record that is

@@ -27,7 +27,7 @@ class BackfillEngine(Protocol):
         """Raises ConfigurationError: The table can't be read, or lacks a column."""
 
     def count(self) -> int:
-        """How many rows the table has."""
+        """Return how many rows the table has."""
 
     def append(self, number: int, topic_id: str, write_id: str) -> int:
         """Append the rows of a step, but for those that are there: how many rows it has.

@@ -1,4 +1,4 @@
-"""Which steps of a job are planned and done, so that a run goes on where another one was killed.
+"""Remember the steps of a job, planned and done, so that a run goes on where another was killed.
 
 A step is planned in a file that is written once. Its result is made in a folder of which only this
 run knows the name. Then the step is noted as done, in another file that is written once and says

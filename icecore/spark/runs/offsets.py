@@ -15,8 +15,8 @@ NOTHING: Final[Offsets] = {}
 
 
 def reached(done: Iterable[Mapping[str, Offsets]]) -> Offsets:
-    """How far steps have come in each partition, also in those that a later step did not know: who
-    said how many there are may have been behind.
+    """Return how far steps have come in each partition, also in those that a later step did not
+    know: who said how many there are may have been behind.
 
     Args:
         done: Notes of the steps, in their order.

@@ -134,7 +134,7 @@ class Appender:
         return found
 
     def sequence(self, partition: int) -> int:
-        """How many rows of this attempt have been appended to a partition, or were there."""
+        """Return how many rows of this attempt have been appended to a partition, or were there."""
         return self._sequences.get(partition, 0)
 
     async def append(self, partition: int, rows: pa.RecordBatch) -> None:

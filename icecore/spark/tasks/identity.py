@@ -1,5 +1,6 @@
-"""How leaders recognise a task that is run again: by a producer id that follows from the write and
-the number of the task, and by rows that are the same.
+"""Let leaders recognise a task that is run again.
+
+Its producer id follows from the write and the number of the task, and its rows are the same.
 
 Tasks of one write have neighbouring ids, so that a leader can be asked for all of them at once.
 """

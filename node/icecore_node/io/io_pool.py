@@ -201,7 +201,7 @@ class IoWorker:
         await asyncio.gather(self.run(_nothing), self._put_off.probe())
 
     def busy_ms(self, now_ms: float) -> float:
-        """How long the oldest write or sync has been under way. From any thread."""
+        """Return how long the oldest write or sync has been under way. From any thread."""
         began = (self._writing_since_ms, self._put_off.syncing_since_ms)
         return max((now_ms - each for each in began if each is not None), default=0.0)
 
@@ -328,7 +328,9 @@ class IoPool:
         await asyncio.gather(*(worker.probe() for worker in self._workers))
 
     def busy_ms(self, now_ms: float) -> float:
-        """How long the oldest write has been under way; 0 when there is none. From any thread."""
+        """Return how long the oldest write has been under way; 0 when there is none. From any
+        thread.
+        """
         return max(worker.busy_ms(now_ms) for worker in self._workers)
 
     def close(self) -> None:
@@ -339,7 +341,7 @@ class IoPool:
 
 @dataclass(frozen=True, slots=True)
 class LogIo:
-    """Where the logs of a node are kept: who stores them, who writes them, what is in memory."""
+    """The places of a node's logs: who stores them, who writes them, what is in memory."""
 
     store: Store
     pool: IoPool

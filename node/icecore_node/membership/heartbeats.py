@@ -42,7 +42,7 @@ class StoreReport(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why it may not be used, until a person acts; empty = nothing is wrong."""
+        """Return why it may not be used, until a person acts; empty = nothing is wrong."""
         ...
 
 

@@ -121,8 +121,9 @@ class TierAccess:
 
     @property
     def refusal(self) -> str:
-        """Why the store may not be used, until a person acts; empty = nothing is wrong, or it may
-        pass by itself."""
+        """Return why the store may not be used, until a person acts; empty = nothing is wrong, or
+        it may pass by itself.
+        """
         problem = self._problem
         is_passing = problem is None or problem.retriable or not self.is_set_up
         return "" if problem is None or is_passing else problem.message[:REFUSAL_MAX]

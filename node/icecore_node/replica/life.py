@@ -49,7 +49,7 @@ class ReplicaRole(Protocol):
 
     @property
     def durable_end_offset(self) -> int:
-        """How far the log is durable, as the role knows it."""
+        """Return how far the log is durable, as the role knows it."""
         ...
 
     def stop(self, why: str) -> None:

@@ -210,8 +210,8 @@ def check_producer_fence(
 
 
 def donor_of(peers: Peers, address: str) -> str:
-    """Where the donor of a copy is called; orders name it by its gRPC address, which all nodes
-    understand, and each chooses its own transport. Empty as the order has it: no donor.
+    """Return where the donor of a copy is called; orders name it by its gRPC address, which all
+    nodes understand, and each chooses its own transport. Empty as the order has it: no donor.
 
     Raises InvalidRequestError for a donor that is no node of this cluster.
     """
@@ -254,7 +254,7 @@ def check_write_back(
 
 
 def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy: bool) -> str:
-    """Why an intact replica can't be part of a segment with this end; empty when it can."""
+    """Return why an intact replica can't be part of a segment with this end; empty when it can."""
     tail = replica.log.tail
     if replica.sealed:
         if (tail.end_offset, tail.digest) != (end_offset, digest or tail.digest):
@@ -267,7 +267,7 @@ def contradiction(replica: Replica, end_offset: int, digest: bytes, *, is_lossy:
 
 
 def objection(replica: Replica, segment: Segment) -> str:
-    """Why a replica can't do what a record says; empty when it can."""
+    """Return why a replica can't do what a record says; empty when it can."""
     if what := not_implemented(segment.settings):
         return f"this node does not implement {what}"
     if segment.state is SegmentState.SEALED and replica.life.is_intact:

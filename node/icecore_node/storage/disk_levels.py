@@ -1,4 +1,4 @@
-"""How full a disk is, and how much must be freed of it. Pure.
+"""Levels of a disk: how full it is, and how much must be freed. Pure.
 
 A node acts in time, and not in the middle of an append. From ``disk_reclaim_percent`` on it tells
 the coordinator how much is to be freed, which topics that allow it give; from
@@ -17,7 +17,7 @@ BACK_FREE = 1.1
 
 
 class DiskLevel(IntEnum):
-    """How full a disk is; the higher, the fuller."""
+    """The level of a disk; the higher, the fuller."""
 
     ROOMY = 0
     READ_ONLY = 1
@@ -26,7 +26,7 @@ class DiskLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiskLimits:
-    """Where the levels begin; percentages are of used and free bytes together."""
+    """The beginnings of the levels; percentages are of used and free bytes together."""
 
     read_only_percent: float = 90.0
     full_percent: float = 95.0
@@ -54,7 +54,8 @@ def disk_level(
 
 
 def reclaim_bytes(used_bytes: int, free_bytes: int, limits: DiskLimits, *, before: bool) -> int:
-    """How much must be freed of a disk of which room was asked for ``before``, or not; 0 = none.
+    """Return how much must be freed of a disk of which room was asked for ``before``, or not; 0 =
+    none.
 
     It is as much as takes the disk a little below the limit, like every level is left.
     """

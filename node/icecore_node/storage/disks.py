@@ -95,11 +95,11 @@ class Disks:
 
     @property
     def count(self) -> int:
-        """How many there are, usable or not."""
+        """Return how many there are, usable or not."""
         return len(self._disks)
 
     def problem(self, location: str) -> str:
-        """Why the disk of a location does not count; empty when it does."""
+        """Return why the disk of a location does not count; empty when it does."""
         disk = disk_of(location)
         if disk == FIRST_DISK:
             return ""

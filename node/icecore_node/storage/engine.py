@@ -29,8 +29,9 @@ from icecore.topic_settings import SEGMENT_ENGINE, FlushBounds
 
 
 def io_worker(topic_id: bytes, partition: int, workers: int) -> int:
-    """Which I/O worker writes a partition: always the same one, so that a file that is shared by
-    the logs of one worker has one writer."""
+    """Return which I/O worker writes a partition: always the same one, so that a file that is
+    shared by the logs of one worker has one writer.
+    """
     return zlib.crc32(partition.to_bytes(4, "little"), zlib.crc32(topic_id)) % workers
 
 
@@ -94,7 +95,7 @@ NO_TAIL: Final = LogTail(
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a log ends."""
+    """The end of a log."""
 
     tail: LogTail
     position: int
@@ -183,7 +184,7 @@ NO_INDEX: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Where records with certain hashes may be, in a range of offsets of one log.
+    """The places where records with certain hashes may be, in a range of offsets of one log.
 
     No record of such a hash is missing outside of ``gaps``; others, whose hash is the same by
     chance, may be among them.
@@ -309,7 +310,7 @@ class LogIndex(Protocol):
         limit: int,
         newest_first: bool = False,
     ) -> Candidates:
-        """Where records with these hashes may be.
+        """Return where records with these hashes may be.
 
         Args:
             segment_id: Of the log.

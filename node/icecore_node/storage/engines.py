@@ -1,4 +1,4 @@
-"""Which storage engines a node has. The one place that names them; another one is a line here.
+"""The storage engines of a node. This is the one place that names them; another one is a line here.
 
 The segment engine works on every disk, one of it for each; all others on the first disk.
 """

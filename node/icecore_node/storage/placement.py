@@ -12,7 +12,7 @@ from icecore_node.storage.segment_engine.segment_names import file_name, unfinis
 
 
 def choose_disk(rooms: Sequence[Room], limits: DiskLimits) -> str:
-    """Where a new log goes: to the most free bytes for each log that grows there.
+    """Return where a new log goes: to the most free bytes for each log that grows there.
 
     So logs are shared out by free bytes, also while none of them has grown yet. A disk beyond its
     watermark, or one that may just have been, gets one only where all are.

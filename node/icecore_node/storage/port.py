@@ -122,7 +122,7 @@ class StoredReplicas(LogReader, Protocol):
 
 
 class StoredPromises(Protocol):
-    """Which epochs may append."""
+    """The epochs that may append."""
 
     def epoch_of(self, segment_id: SegmentId) -> Epoch:
         """The highest epoch promised for a segment, 0 when none was."""
@@ -140,7 +140,7 @@ class StoredPromises(Protocol):
 
 
 class StoredRemains(Protocol):
-    """Which replicas are UNKNOWN, and what can be proved of them (R46)."""
+    """The replicas that are UNKNOWN, and what can be proved of them (R46)."""
 
     def condemn(self, segment_ids: Sequence[SegmentId], why: str) -> None:
         """Replicas are UNKNOWN from now on, durably; their bytes stay."""
@@ -163,7 +163,7 @@ class StoredRemains(Protocol):
 
 
 class StoredCreation(Protocol):
-    """How a replica comes to be."""
+    """The calls that create a replica."""
 
     def create(
         self,
@@ -201,7 +201,7 @@ class StoredCreation(Protocol):
 
 
 class StoredRemoval(Protocol):
-    """How a replica goes."""
+    """The calls that remove a replica."""
 
     def quarantine(self, segment_id: SegmentId, why: str) -> None:
         """Keep the bytes aside under another name and forget the replica; it is UNKNOWN.

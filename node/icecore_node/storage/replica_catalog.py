@@ -1,4 +1,4 @@
-"""Which replicas this node has, who keeps the bytes of each, and what is remembered of it.
+"""The replicas of this node, who keeps the bytes of each, and what is remembered of it.
 
 The parts of ``ReplicaStore`` share it. It turns records of the control store into what engines are
 asked for, and what they find into what the node is told.

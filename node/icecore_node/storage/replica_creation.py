@@ -1,4 +1,4 @@
-"""How a replica comes to be: created, confirmed at its base, certified when it is a copy.
+"""Create a replica, confirm it at its base, certify it when it is a copy.
 
 Bytes are durable before the record says that they are there, and both before anybody uses them
 (R34). Of a copy the record says that it is not whole until ``certify`` or a seal.

@@ -1,4 +1,4 @@
-"""How a replica goes: set aside, because it is in the way, or deleted on the coordinator's order.
+"""Remove a replica: set it aside when it is in the way, delete it on the coordinator's order.
 
 That it goes is stored before its first byte moves (R41, R69): a crash in the middle finds a replica
 that is to go, never one that is merely missing.

@@ -1,4 +1,4 @@
-"""How often a coordinator looks for work: at once, but not all the time."""
+"""A coordinator looks for work at once, but not all the time."""
 
 import asyncio
 from typing import Any, cast

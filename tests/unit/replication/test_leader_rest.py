@@ -139,7 +139,7 @@ def _seen(led: Led) -> object:
 
 
 def _rests(seed: int) -> int:
-    """How often a leader rested; ticks while it does are tried on a copy."""
+    """Return how often a leader rested; ticks while it does are tried on a copy."""
     rng, led, rests = random.Random(seed), at_rest(), 0
     for _ in range(60):
         _something(led, rng)

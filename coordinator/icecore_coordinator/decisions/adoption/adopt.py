@@ -76,7 +76,7 @@ _COUNTED: Final = (SEGMENT_IDS, COUNTER, "producer_id", NAMED_IDS, VERSIONS)
 
 @dataclass(frozen=True, slots=True)
 class AdoptionWish:
-    """How a person wants metadata to go on."""
+    """The wishes of a person for how metadata go on."""
 
     without_nodes: frozenset[NodeId] = frozenset()
     """These are gone for good: go on without their word."""

@@ -372,7 +372,7 @@ def emptied(state: ClusterState, topic_id: bytes, *, is_last: bool) -> Change:
 
 
 def records_per_drop(state: ClusterState, topic_id: bytes) -> int:
-    """How many records of a change ``drop_tiered`` takes at most for a segment of a topic."""
+    """Return how many records of a change ``drop_tiered`` takes at most for one segment."""
     return 3 if topic_id in state.tiers.topics else 2
 
 

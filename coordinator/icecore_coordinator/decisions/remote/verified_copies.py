@@ -113,8 +113,10 @@ def expired_copies(state: ClusterState, key: PartitionKey) -> list[SegmentId]:
 
 
 def next_expiry_ms(state: ClusterState, key: PartitionKey) -> int | None:
-    """When, in counted time, nodes need not keep another segment of a partition, if nothing of it
-    changes before; None = never."""
+    """Return when, in counted time, nodes need not keep another segment of a partition.
+
+    None = never, if nothing of it changes before.
+    """
     topic = state.topics.get(key[0])
     if topic is None or topic.tiering.local_retention_ms == NO_LIMIT:
         return None

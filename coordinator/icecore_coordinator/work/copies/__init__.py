@@ -1,1 +1,1 @@
-"""How many replicas a segment has: repaired, moved off leaving nodes, dropped, audited."""
+"""Keep the number of a segment's replicas: repair, move off leaving nodes, drop, audit."""

@@ -60,7 +60,7 @@ class Balancer:
         return self.plan() if is_dry_run else self.begin()
 
     def wait_ms(self) -> float:
-        """How long to wait before the next look."""
+        """Return how long to wait before the next look."""
         return self._timing.audit_ms if self._is_asked() else self._timing.balance_ms
 
     async def look(self) -> None:

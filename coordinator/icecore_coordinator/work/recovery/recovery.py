@@ -103,7 +103,7 @@ DELETED_AT_ONCE = 16
 
 
 class Laps:
-    """How long each step took, for the log."""
+    """The duration of each step, for the log."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -113,7 +113,7 @@ class RollPace:
         return bool(self._asked_ms)
 
     def room(self, is_under_way: Callable[[SegmentId], bool]) -> int:
-        """How many may be asked for now.
+        """Return how many may be asked for now.
 
         Args:
             is_under_way: Whether a roll that was asked for is still to be done.

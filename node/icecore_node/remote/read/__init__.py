@@ -1,1 +1,1 @@
-"""How readers get records of the bucket: opened copies, caches, and who may read at a time."""
+"""Read records of the bucket: opened copies, caches, and limits on readers at a time."""

@@ -1,1 +1,1 @@
-"""How a bucket is compared with what it should hold, mended, and restored from."""
+"""Compare a bucket with what it should hold, mend it, and restore from it."""

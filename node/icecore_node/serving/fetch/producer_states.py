@@ -1,4 +1,4 @@
-"""How far producers have got in a partition, for clients whose producers number themselves.
+"""The progress of producers in a partition, for clients whose producers number themselves.
 
 A task of a job that is run again asks so what an earlier attempt has appended, before it appends
 anything itself. Each question looks at all producers of a partition, so a request has few of them.

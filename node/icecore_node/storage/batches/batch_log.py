@@ -17,7 +17,7 @@ Place: TypeAlias = tuple[LogTail, int]
 
 
 class Readable(Protocol):
-    """Where bytes come from."""
+    """The source of bytes."""
 
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end."""
@@ -42,17 +42,17 @@ class BatchLog(Protocol):
 
     @property
     def handle(self) -> Handle:
-        """Where its bytes are."""
+        """Return where its bytes are."""
         ...
 
     @property
     def base(self) -> Place:
-        """Where its first batch begins; ``NO_TAIL`` while it is only prepared."""
+        """Return where its first batch begins; ``NO_TAIL`` while it is only prepared."""
         ...
 
     @property
     def end(self) -> Place:
-        """Where it ends, durably."""
+        """Return where it ends, durably."""
         ...
 
     @property

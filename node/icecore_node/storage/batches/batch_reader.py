@@ -150,7 +150,7 @@ class BatchReader(Generic[LogT]):
         return found[0] if found else None
 
     def end_at(self, log: LogT, end_offset: int) -> Place | None:
-        """Where the log ended at ``end_offset``, None when no batch ends there."""
+        """Return where the log ended at ``end_offset``, None when no batch ends there."""
         with log.handle.using() as file:
             end = log.end
             if end[0].end_offset == end_offset:
@@ -167,7 +167,7 @@ class BatchReader(Generic[LogT]):
         return place if place[0].end_offset == end_offset else None
 
     def cut_at(self, log: LogT, end_offset: int) -> Place:
-        """Where a log will end when it is cut there; see ``Engine.truncate``."""
+        """Return where a log will end when it is cut there; see ``Engine.truncate``."""
         check_writable(log)
         found = self.end_at(log, end_offset)
         if found is None:

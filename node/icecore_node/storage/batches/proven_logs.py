@@ -21,7 +21,7 @@ class Proven(Protocol):
 
     @property
     def end(self) -> Place:
-        """Where it ends."""
+        """Return where it ends."""
         ...
 
 

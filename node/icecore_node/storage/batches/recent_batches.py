@@ -1,5 +1,6 @@
-"""Where the newest batches of a log begin, in memory: most reads are at the end of a log, and from
-there no walk is needed.
+"""The beginnings of the newest batches of a log, in memory.
+
+Most reads are at the end of a log, and from there no walk is needed.
 """
 
 from bisect import bisect_right

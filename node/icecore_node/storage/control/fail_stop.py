@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class DiskLoss:
-    """Whether a further disk still counts.
+    """The verdict on a further disk: it counts, or no longer.
 
     Args:
         path: Of the disk.

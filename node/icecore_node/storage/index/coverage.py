@@ -35,7 +35,7 @@ class Cover(Protocol):
 
     @property
     def entries(self) -> int:
-        """How many."""
+        """Return the number of entries."""
         ...
 
     def find(self, wanted: UInt64s) -> tuple[list[UInt32s], int]:

@@ -65,7 +65,7 @@ def sorted_entries(entries: Entries) -> Entries:
 
 
 def _order(hashes: UInt64s) -> Int64s:
-    """Where the hashes go to be in order; equal ones stay as they are.
+    """Return where the hashes go to be in order; equal ones stay as they are.
 
     By their upper halves, in two passes for which numpy counts instead of comparing: that takes a
     fifth of the time. The few whose upper halves alone are equal are put in order afterwards.

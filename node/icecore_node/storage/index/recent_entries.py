@@ -78,7 +78,7 @@ class RecentEntries:
 
     @property
     def entries(self) -> int:
-        """How many."""
+        """Return the number of entries."""
         return self._columns[2]
 
     def add(self, found: BatchEntries, end_offset: int) -> bool:

@@ -155,7 +155,7 @@ def _by_blocks(first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _stretches(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where ascending numbers follow each other without a hole: places, ends exclusive."""
+    """Return where ascending numbers follow each other without a hole: places, ends exclusive."""
     start = 0
     for at in range(1, len(numbers) + 1):
         is_next = at < len(numbers) and numbers[at] == numbers[at - 1] + 1

@@ -32,7 +32,7 @@ NUMBER_MAX: Final = (1 << 64) - 1
 
 
 class KeySlot(NamedTuple):
-    """Where the bytes of one log are."""
+    """The keys of the bytes of one log."""
 
     number: int
     base_offset: int
@@ -70,7 +70,7 @@ def batches_key(slot: int, position: int) -> bytes:
 
 
 def position_of(key: bytes) -> int:
-    """Where the batches of this key begin."""
+    """Return where the batches of this key begin."""
     _, position = _PAIR.unpack_from(key, 1)
     return int(position)
 
@@ -116,7 +116,7 @@ def pack_tail(place: Place) -> bytes:
 
 
 def read_tail(value: bytes) -> Place:
-    """Where a log ends. Raises StorageError when this can't say it."""
+    """Return where a log ends. Raises StorageError when this can't say it."""
     if len(value) != _TAIL_VALUE.size:
         raise StorageError(f"the tail of a log has {len(value)} bytes")
     position, end_offset, crc, digest, time_ms, high_watermark = _TAIL_VALUE.unpack(value)

@@ -1,4 +1,4 @@
-"""Where a read of a log in the database begins: the newest batches in memory, older ones by halves.
+"""Find the start of a read of a log in the database: in memory, or by halves.
 
 Values are found by position, and each begins with a batch that tells its offset: a search for an
 offset looks at about fourteen of them in a log of 1 GiB.

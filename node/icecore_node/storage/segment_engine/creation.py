@@ -86,8 +86,9 @@ class Creation:
         return made, errors
 
     def _room(self) -> tuple[OutOfResourcesError | None, int]:
-        """Why nothing may be made now: idle files have to go first, and that was not enough; and
-        how many may be open at once."""
+        """Return why nothing may be made now: idle files have to go first, and that was not enough;
+        and how many may be open at once.
+        """
         reserve = self._settings.descriptors_reserve
         if reserve == 0:
             return None, FILES_AT_ONCE

@@ -71,7 +71,7 @@ class SealedFacts:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Where batches begin: three columns of equal length, ascending."""
+    """The beginnings of batches: three columns of equal length, ascending."""
 
     offsets: Int64s
     positions: Int64s
@@ -253,7 +253,7 @@ class SealedIndex:
             yield self._blocks.span(first, end)
 
     def points(self) -> Points:
-        """Where batches begin."""
+        """Return where batches begin."""
         numbers = np.frombuffer(self._section(self._points), "<i8")
         if len(numbers) % 3:
             raise DamagedIndexError("points are cut short")

@@ -223,8 +223,10 @@ class SegmentEngine:
         return log
 
     def _standing(self) -> list[Put]:
-        """How far each log that is written is durable, for an index that is begun anew. Sealed
-        ones get nothing, so that the next start scans them and gives them their points again."""
+        """Return how far each log that is written is durable, for an index that is begun anew.
+        Sealed ones get nothing, so that the next start scans them and gives them their points
+        again.
+        """
         return [
             points.pack_durable(log.prefix, log.end[1], log.tail)
             for log in list(self._logs.values())

@@ -1,4 +1,4 @@
-"""Where a read of a segment file may begin: the newest batches in memory, older ones by the index.
+"""Find the start of a read of a segment file: in memory, or by the index.
 
 The index is derived and sparse, and may be missing or wrong: what it says is compared with the
 file, and a walk then starts from an earlier place (``batch_reader.py``).

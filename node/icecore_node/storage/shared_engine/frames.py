@@ -74,12 +74,12 @@ class LogFrame(NamedTuple):
 
     @property
     def batches_position(self) -> int:
-        """Where its batches begin."""
+        """Return where its batches begin."""
         return self.position + frame_length(len(self.entries))
 
     @property
     def end_position(self) -> int:
-        """Where the next frame begins."""
+        """Return where the next frame begins."""
         return self.batches_position + self.batches_length
 
 

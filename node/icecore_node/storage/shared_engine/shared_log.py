@@ -111,7 +111,7 @@ class Runs:
             index += 1
 
     def before_offset(self, offset: int) -> int:
-        """Where the run begins that holds an offset; 0 without one."""
+        """Return where the run begins that holds an offset; 0 without one."""
         index = bisect_right(self._offsets, offset) - 1
         return self._starts[index] if index >= 0 else 0
 

@@ -43,12 +43,12 @@ class FoundRun:
 
     @property
     def start_offset(self) -> int:
-        """Where its part of the log begins."""
+        """Return where its part of the log begins."""
         return self.first_offset if self.from_offset is None else self.from_offset
 
     @property
     def stop_offset(self) -> int:
-        """Where its part of the log ends."""
+        """Return where its part of the log ends."""
         return self.end_offset if self.cut_offset is None else self.cut_offset
 
 

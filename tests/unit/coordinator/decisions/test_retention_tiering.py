@@ -19,7 +19,7 @@ from tests.support.tier_states import published, sealed, tiered_topic
 
 
 def move(state: Cluster, offset: int) -> tuple[int, bool]:
-    """How much the version grew, and whether an order is due by the move alone."""
+    """Return how much the version grew, and whether an order is due by the move alone."""
     commit(state, committed(state, KEY, state.partitions[KEY].tier_revision))
     before = stored_version(state, state.topics[TOPIC])
     commit(state, move_log_start(state, KEY, offset, offset))

@@ -1,4 +1,4 @@
-"""When a node counts as down, and what a coordinator that was late itself must not conclude."""
+"""Nodes count as down in time, and a coordinator that was late itself concludes nothing."""
 
 import asyncio
 

@@ -30,7 +30,7 @@ class Collector:
         self.thresholds = (first, second, third)
 
     def collect(self, after_s: float, took_s: float, generation: int = 2) -> int:
-        """How rare the next full one is."""
+        """Return how rare the next full one is."""
         self.now_s += after_s
         self._callback("start", {"generation": generation})
         self.now_s += took_s

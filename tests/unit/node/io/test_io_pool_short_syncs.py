@@ -1,4 +1,4 @@
-"""When the loop may sync by itself: after enough short syncs, and not after a long one."""
+"""The loop may sync by itself after enough short syncs, and not after a long one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a node carries out delete orders: beside its workers, in groups, and each for ever."""
+"""A node carries out delete orders beside its workers, in groups, and each for ever."""
 
 import asyncio
 import contextlib

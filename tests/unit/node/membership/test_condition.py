@@ -1,4 +1,4 @@
-"""When a node is alive and when it is ready, and the reasons that probes give."""
+"""Probes tell a node that is alive from one that is ready, with the reasons."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -73,7 +73,7 @@ class NoReport:
         """A new stream."""
 
     def measured(self, _: object, used: int, free: int) -> None:
-        """How full it is."""
+        """Return how full it is."""
 
     async def fill(self, _: object) -> None:
         """Add nothing to a heartbeat."""

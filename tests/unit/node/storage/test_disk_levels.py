@@ -1,4 +1,4 @@
-"""When a disk counts as nearly full, and when no longer."""
+"""A disk counts as nearly full above one level, and no longer below another."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When segments are rolled to even out the load, and how many at a time."""
+"""Segments are rolled to even out the load, a few at a time."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How many copies a pass makes: by their bytes, and in turns where some can't be helped."""
+"""A pass makes copies by their bytes, and in turns where some can't be helped."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""When a copy too many goes: once the nodes that keep theirs are up for good."""
+"""A copy too many goes once the nodes that keep theirs are up for good."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain

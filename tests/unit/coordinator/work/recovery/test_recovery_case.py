@@ -1,4 +1,4 @@
-"""How far somebody has read, as a recovery knows it that ends where nothing proves it (R96)."""
+"""A recovery that ends where nothing proves it knows how far somebody has read (R96)."""
 
 import pytest
 

@@ -21,7 +21,7 @@ class Cluster:
         self.asked = 0
 
     def look(self) -> int:
-        """How many were asked for at this look."""
+        """Return how many were asked for at this look."""
         count = self.pace.room(self.under_way.__contains__)
         for _ in range(count):
             self.asked += 1

@@ -1,4 +1,4 @@
-"""How a client may call nodes: as the program says, else as the environment does."""
+"""A client calls nodes as the program says, else as the environment does."""
 
 import pytest
 

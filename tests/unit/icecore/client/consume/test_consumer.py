@@ -302,7 +302,7 @@ async def test_close_ends_iterations(cluster: FakeCluster) -> None:
 
 
 def moment(offset: int) -> datetime:
-    """When the fake cluster took the record in."""
+    """Return when the fake cluster took the record in."""
     return datetime.fromtimestamp(1 + offset / 1000, UTC)
 
 

@@ -28,7 +28,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How long each poll may last, in ms, in their order."""
+    """Return how long each poll may last, in ms, in their order."""
     found: list[int] = []
     call = Fetcher._call
 

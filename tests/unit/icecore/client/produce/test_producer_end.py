@@ -1,4 +1,4 @@
-"""How a producer ends, by itself or with the program around it: every handle has an outcome."""
+"""A producer ends, by itself or with the program around it, and every handle has an outcome."""
 
 import asyncio
 import os

@@ -13,7 +13,7 @@ from tests.support.fake_cluster import FakeCluster
 
 
 async def error_of(handle: SendHandle) -> IcecoreError | None:
-    """Why a record was given up."""
+    """Return why a record was given up."""
     try:
         await handle
     except IcecoreError as error:

@@ -1,4 +1,4 @@
-"""How few runs stay, and how often an entry is written again."""
+"""Few runs stay, and an entry is written again a few times only."""
 
 from math import comb
 
