@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 from benchmarks.runner import progress
 from icecore.model import NodeId, SegmentId
 from icecore_node.identity.readers import Readers
-from icecore_node.registry.adoption import adopt
 from icecore_node.registry.digest_queue import DigestQueue
+from icecore_node.registry.found_replicas import take_in
 from icecore_node.registry.table import PartitionReplicas, ReplicaTable
 from icecore_node.storage.data_folder import DataFolder
 from icecore_node.storage.engines import make_store
@@ -44,7 +44,7 @@ def measure(folder: Path, segments: int) -> dict[str, Any]:
             log_io=SimpleNamespace(pool=SimpleNamespace(worker_for=lambda *_: None), changed={}),
         )
         for each in found:
-            adopt(context, table, DigestQueue(), each)
+            take_in(context, table, DigestQueue(), each)
         adopted_s = time.process_time()
         assert all(each.intact for each in found), "a replica is damaged"
         identity = found[0].identity

@@ -66,7 +66,6 @@ from icecore_coordinator.work.copies.leaving import LeadershipHandOver
 from icecore_coordinator.work.copies.repairing import Repairer
 from icecore_coordinator.work.copies.surplus import SurplusCopies
 from icecore_coordinator.work.counted_time import CountedTime
-from icecore_coordinator.work.deletions import Deletions
 from icecore_coordinator.work.healing import Healing
 from icecore_coordinator.work.jobs import Job, Jobs
 from icecore_coordinator.work.node_removal import NodeRemoval
@@ -87,6 +86,7 @@ from icecore_coordinator.work.segments.seal_checking import SealChecker
 from icecore_coordinator.work.segments.sealing import LiveSealing
 from icecore_coordinator.work.segments.segment_opening import SegmentOpening
 from icecore_coordinator.work.segments.tail_opening import TailOpener
+from icecore_coordinator.work.topic_deletion import TopicDeletions
 from icecore_coordinator.work.topics import TopicActs
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
@@ -161,7 +161,7 @@ class Coordinator:
             ports, self._sessions.registered, self._repairer.is_copying
         )
         self._hand_over = LeadershipHandOver(ports, gains, request, self._pushes.let_leave)
-        self._deletions = Deletions(self.ledger, ports.copies, clock, timing)
+        self._deletions = TopicDeletions(self.ledger, ports.copies, clock, timing)
         self._healing = self._make_healing(ports)
         self._counted, rolls = CountedTime(self.ledger, self.live, clock), TailRolls(ports)
         self._naming = ProducerNaming(self.ledger, ports.calls, self.live, clock, timing)

@@ -13,13 +13,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from icecore.errors import FencedError, UnavailableError, WrongClusterError
+from icecore.errors import UnavailableError
 from icecore.model import (
     FIRST_PRODUCER_EPOCH,
-    NO_COORDINATOR_EPOCH,
-    NO_INCARNATION,
-    CoordinatorEpoch,
-    Incarnation,
     NodeId,
     NodeInfo,
     ProducerEpoch,
@@ -36,10 +32,11 @@ from icecore.rpc.addresses import (
 )
 from icecore.rpc.ports import Clock, Net, Rng
 from icecore_node.config import NodeSettings
+from icecore_node.identity.identity import Identity
 from icecore_node.io.io_pool import IoPool, LogIo
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.metrics import NodeMetrics
-from icecore_node.ports import Executor, Folder
+from icecore_node.ports import Executor
 from icecore_node.storage.port import Store, StoredDisks
 from icecore_replication.checked import Checked, CoreT
 
@@ -57,95 +54,6 @@ async def end_task(task: "asyncio.Task[None]") -> None:
     ours = asyncio.current_task()
     if not task.cancelled() and not (ours is not None and ours.cancelling()):
         task.result()
-
-
-class Identity:
-    """Identity of this process, from its registration, and the highest coordinator epoch seen."""
-
-    def __init__(self, node_id: NodeId) -> None:
-        self.node_id = node_id
-        self.cluster_id = b""
-        """Empty before the first registration."""
-        self.disk_id = b""
-        """Identity of the data folder. The coordinator knows it, clients don't."""
-        self.incarnation = NO_INCARNATION
-        """0 until registered."""
-        self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        """Highest coordinator epoch seen; commands with a lower one are refused."""
-        self.metadata_revision = 0
-        """Highest revision of the metadata store that any coordinator told."""
-        self._earlier_revision = 0
-        """The highest one that coordinators before the newest told."""
-        self.store_id = b""
-        """Identity of the cluster's object store; empty while the coordinator knows none."""
-        self.forgotten_store_id = b""
-        """Identity of the last one that a person gave up."""
-        self.address = ""
-        self.native_address = ""
-
-    def begin(self, folder: Folder, address: str, native_address: str) -> None:
-        """The node listens, natively only if it has such an address. Its data folder says which
-        cluster it belongs to, if to any, and which revision it has heard of."""
-        self.cluster_id, self.disk_id = folder.cluster_id, folder.disk_id
-        self.metadata_revision = folder.metadata_revision
-        self.address, self.native_address = address, native_address
-
-    def lose(self) -> None:
-        """Drop the incarnation: no caller is served before the next one."""
-        self.incarnation = NO_INCARNATION
-
-    def register(
-        self,
-        cluster_id: bytes,
-        incarnation: Incarnation,
-        coordinator_epoch: CoordinatorEpoch,
-        metadata_revision: int = 0,
-    ) -> None:
-        """The coordinator gave this process an incarnation."""
-        self.cluster_id = cluster_id
-        self.hear(coordinator_epoch, metadata_revision)
-        self.incarnation = incarnation
-
-    def hear(self, coordinator_epoch: CoordinatorEpoch, metadata_revision: int = 0) -> None:
-        """A coordinator with this epoch spoke to us, on metadata of this revision."""
-        if coordinator_epoch > self.coordinator_epoch:
-            self.coordinator_epoch = coordinator_epoch
-            self._earlier_revision = self.metadata_revision
-        self.metadata_revision = max(self.metadata_revision, metadata_revision)
-
-    def hear_store(self, store_id: bytes, forgotten_store_id: bytes) -> None:
-        """This node's own coordinator said which object store the cluster uses (R95)."""
-        self.store_id, self.forgotten_store_id = store_id, forgotten_store_id
-
-    def check_revision(self, coordinator_epoch: CoordinatorEpoch, metadata_revision: int) -> None:
-        """Compare the metadata of a coordinator with those of the coordinators before it (R94). Its
-        own messages may cross, so it is not compared with itself; 0 = it does not say.
-
-        Raises:
-            FencedError: Its metadata store is an older copy.
-        """
-        is_new = coordinator_epoch > self.coordinator_epoch
-        earlier = self.metadata_revision if is_new else self._earlier_revision
-        if 0 < metadata_revision < earlier:
-            raise FencedError(
-                f"the metadata store of this coordinator is an older copy: it has revision "
-                f"{metadata_revision}, node {self.node_id} heard of {earlier}. Stop the "
-                "coordinator, put its newest data folder back, and start it"
-            )
-
-    def check_cluster(self, cluster_id: bytes, *, is_needed: bool = False) -> None:
-        """Raises WrongClusterError when a request names another cluster (empty = any, unless one
-        ``is_needed``), and UnavailableError while this node, new or with a new disk, belongs to
-        none."""
-        if is_needed and not cluster_id:
-            raise WrongClusterError("the request names no cluster")
-        if cluster_id and not self.cluster_id:
-            raise UnavailableError("this node has not joined its cluster yet")
-        if cluster_id and cluster_id != self.cluster_id:
-            raise WrongClusterError(
-                f"this node belongs to cluster {self.cluster_id.hex()}, "
-                f"the request is for {cluster_id.hex()}"
-            )
 
 
 class Peers:

@@ -22,8 +22,8 @@ from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Clock, Handlers, Net, Rng
 from icecore.v1.coordinator_pb2 import ToldBucket
 from icecore_node.config import NodeSettings
-from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
-from icecore_node.identity.lease import Lease
+from icecore_node.context import NodeContext, Peers, ProducerFences, Tasks
+from icecore_node.identity.identity import Identity, Lease
 from icecore_node.identity.node_report import NodeReport
 from icecore_node.identity.readers import Readers
 from icecore_node.io.heavy_work import HeavyWork
@@ -31,9 +31,9 @@ from icecore_node.io.io_pool import IoPool
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.link.coordinator_link import CoordinatorLink, segment_at
 from icecore_node.maintenance.copying import SegmentCopier
-from icecore_node.maintenance.deletions import ReplicaDeletions
 from icecore_node.maintenance.digests import DigestReporter
 from icecore_node.maintenance.disk_watermarks import DiskWatch
+from icecore_node.maintenance.file_deletions import FileDeletions
 from icecore_node.maintenance.indexing import IndexMaintainer
 from icecore_node.maintenance.salvage import Salvage
 from icecore_node.maintenance.scrub import Scrubber
@@ -47,16 +47,16 @@ from icecore_node.membership.topic_following import TopicFollowing
 from icecore_node.membership.updates import Updates
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import Executor, Folder, RemotePorts
-from icecore_node.registry.adoption import adopt
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.digest_queue import DigestQueue
 from icecore_node.registry.finish_seal import SealFinisher
+from icecore_node.registry.found_replicas import take_in
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.memory_room import MemoryRoom
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.registry.topic_mirror import TopicMirror
-from icecore_node.remote.access import GuardedStore, TierAccess
+from icecore_node.remote.access import GuardedReader, TierAccess
 from icecore_node.remote.ports import TierPorts
 from icecore_node.replica.damage import Damage
 from icecore_node.replica.orders import Orders
@@ -157,7 +157,7 @@ class Node:
         records."""
         context = self.context
         self._readers, self._digest_queue = Readers(), DigestQueue()
-        self._news, self._lease = NodeReport(), Lease(context.clock)
+        self._report, self._lease = NodeReport(), Lease(context.clock)
         self._coordinator = CoordinatorLink(context)
         self._links = LeaderLinks(context)
         self.mirror = TopicMirror()
@@ -165,9 +165,9 @@ class Node:
         self.leaders = Leaders(self.replicas, context.identity.node_id, context.peers)
         self._memory_room = MemoryRoom(context.clock, context.disks.memory)
         self.orders = Orders(context.identity)
-        self._damage = Damage(context, self._news, self._readers)
+        self._damage = Damage(context, self._report, self._readers)
         self._reading = ReplicaReading(context, self._damage)
-        self._deletions = ReplicaDeletions(context, self.replicas, self.orders, self._news)
+        self._deletions = FileDeletions(context, self.replicas, self.orders, self._report)
         self._seals = SealFinisher(
             context, self.orders, self._damage, self._readers, self._digest_queue
         )
@@ -176,7 +176,7 @@ class Node:
             leading=LeaderParts(
                 context=context,
                 coordinator=self._coordinator,
-                news=self._news,
+                report=self._report,
                 lease=self._lease,
                 damage=self._damage,
                 readers=self._readers,
@@ -274,7 +274,7 @@ class Node:
 
         assert self._remote_ports is not None, "only called with an object store"
         ask = self._coordinator.describe_tiered
-        return make_remote_reading(self.context, GuardedStore(self.tier), self._remote_ports, ask)
+        return make_remote_reading(self.context, GuardedReader(self.tier), self._remote_ports, ask)
 
     async def _bucket_numbers(self) -> ToldBucket:
         # Its libraries are for nodes with an object store.
@@ -303,7 +303,7 @@ class Node:
             context,
             self._coordinator,
             lease=self._lease,
-            news=self._news,
+            report=self._report,
             disk_report=DiskReport(
                 context.executor,
                 self._folder,
@@ -319,7 +319,7 @@ class Node:
         self._registration = NodeRegistration(
             context, self._folder, self._coordinator, self._heartbeats, table, delete, telling
         )
-        self.condition = Condition(context, self._lease, self._news)
+        self.condition = Condition(context, self._lease, self._report)
         self._leaving = Leaving(context, self._heartbeats, table, self.leaders, self.ended)
 
     # --- up -------------------------------------------------------------------------------------
@@ -334,9 +334,9 @@ class Node:
         context.disks.tell(lambda lost, why: loop.call_soon_threadsafe(self._disk_lost, lost, why))
         recovered = await context.executor.run(context.store.start_up)
         for found in recovered:
-            adopt(context, table, self._digest_queue, found)
+            take_in(context, table, self._digest_queue, found)
             if found.is_vanished:
-                self._news.report_vanished(found.identity.segment_id)
+                self._report.report_vanished(found.identity.segment_id)
         self.condition.is_recovered = True
         listeners = self._listeners
         await listeners.start(self._handlers())
@@ -356,7 +356,7 @@ class Node:
         self._begin(IndexMaintainer(context).run())
         self._begin(digests.run())
         self._begin(Scrubber(context, table, self._reading).run())
-        self._begin(DiskWatch(context, self._news, self._assignments.space).run())
+        self._begin(DiskWatch(context, self._report, self._assignments.space).run())
 
     async def until_counted_on(self) -> None:
         """Return when the coordinator answered a heartbeat: from now on it gives this node work.

@@ -84,7 +84,7 @@ class PendingAcks:
     def complete(
         self,
         isr_end: int,
-        majority_end: int,
+        quorum_end: int,
         enough_in_sync: bool,
         durable: Mapping[NodeId, int],
         effects: list[LeaderEffect],
@@ -93,14 +93,14 @@ class PendingAcks:
 
         Args:
             isr_end: For ``all``.
-            majority_end: For ``quorum``.
+            quorum_end: For ``quorum``.
             enough_in_sync: The committed set has ``min_insync_replicas`` members; ``all`` fails
                 without.
             durable: Ends by replica: the leader's own for ``leader``, all for ``durable_copies``.
             effects: Answers are appended here.
         """
         ends = self._ends
-        ends[Acks.ALL], ends[Acks.QUORUM] = isr_end, majority_end
+        ends[Acks.ALL], ends[Acks.QUORUM] = isr_end, quorum_end
         if self._lease_valid:
             ends[Acks.LEADER] = durable[self._node_id]
         for acks, queue in self._queues.items():

@@ -64,13 +64,13 @@ class InSync:
         """
         durable = self.followers.durable
         isr_end = all_end(durable, self.maximal)
-        majority_end = quorum_end(
+        of_quorum = quorum_end(
             durable, segment.replicas, segment.settings.quorum, durable[self._node_id]
         )
         if self.hold is not None:
             limit = self._hold_limit(self.hold, log_end, now_ms)
-            return min(isr_end, limit), min(majority_end, limit)
-        return isr_end, majority_end
+            return min(isr_end, limit), min(of_quorum, limit)
+        return isr_end, of_quorum
 
     def _hold_limit(self, hold: tuple[NodeId, float], log_end: int, now_ms: float) -> int:
         node_id, deadline_ms = hold

@@ -296,15 +296,13 @@ class LeaderCore:
         """Move the high watermark and answer what is durable where it must be (R2, R6)."""
         in_sync, min_insync_replicas = self._in_sync, self.segment.settings.min_insync_replicas
         committed = len(in_sync.state.isr)
-        isr_end, majority_end = in_sync.ends(self.segment, self._log.end_offset, self._now_ms)
+        isr_end, quorum_end = in_sync.ends(self.segment, self._log.end_offset, self._now_ms)
         self._raise_watermark(
-            high_watermark(
-                self.high_watermark, isr_end, majority_end, committed, min_insync_replicas
-            )
+            high_watermark(self.high_watermark, isr_end, quorum_end, committed, min_insync_replicas)
         )
         self._acks.complete(
             isr_end,
-            majority_end,
+            quorum_end,
             committed >= min_insync_replicas,
             in_sync.followers.durable,
             self._effects,

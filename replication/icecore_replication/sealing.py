@@ -1,9 +1,10 @@
-"""Rolling: when a segment is sealed, in which steps, and who agrees on its bytes.
+"""The states of a roll, and which replicas agree on the bytes that are sealed.
 
-A roll goes Idle -> Preparing (the successor's files are created; appends go on) -> Draining (no
-offset is given out any more, the in-sync set catches up) -> Collecting (digests) -> Sealing (sent;
-never append again). Up to Collecting the leader may abort and go on appending at the same end.
-Rules R25-R29 of docs/design/protocol.md.
+``rolling.py`` is the course of a roll; ``log.py`` says when one is due. A roll goes Idle ->
+Preparing (the successor's files are created; appends go on) -> Draining (no offset is given out any
+more, the in-sync set catches up) -> Collecting (digests) -> Sealing (sent; never append again). Up
+to Collecting the leader may abort and go on appending at the same end. Rules R25-R29 of
+docs/design/protocol.md.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,7 @@
-"""Compute how far a write is acknowledged and visible: pure functions of durable ends.
+"""Ends of ``all`` and ``quorum``, and the high watermark: pure functions of durable ends.
 
-Used by the leader, the model checker and the tests alike. All ends are exclusive offsets.
+Who is answered by them is in ``acks.py``. Ends are exclusive offsets. The leader, the model checker
+and the tests use these functions alike.
 Rules R4-R6 of docs/design/protocol.md.
 """
 

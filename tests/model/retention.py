@@ -15,7 +15,7 @@ from icecore_coordinator.decisions import retention
 from icecore_coordinator.state.cluster_state import ClusterState, is_below_start
 from icecore_coordinator.state.records import (
     Change,
-    DeletedRecord,
+    DeletionRecord,
     PartitionRecord,
     SegmentRecord,
     TopicRecord,
@@ -39,9 +39,9 @@ class State:
     start: int = 0
     """The stored log start."""
     gone: tuple[int, ...] = ()
-    """Tombstones."""
+    """Deletion records."""
     ordered: tuple[tuple[int, int], ...] = ()
-    """(node, segment): holders of tombstones."""
+    """(node, segment): holders of deletion records."""
     files: tuple[tuple[int, int], ...] = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2))
     heard: tuple[int, ...] = (0, 0)
     """The log start that each node knows, by node."""
@@ -85,7 +85,7 @@ def cluster(state: State) -> ClusterState:
     for number in range(TAIL + 1):
         if number in state.gone:
             holders = tuple(NodeId(node) for node, each in state.ordered if each == number)
-            made.apply(Change((DeletedRecord(SegmentId(number + 1), holders, 0, version=1),)))
+            made.apply(Change((DeletionRecord(SegmentId(number + 1), holders, 0, version=1),)))
             continue
         is_tail = number == TAIL
         nodes = tuple(NodeId(node) for node, each in state.files if each == number)
@@ -113,7 +113,7 @@ def steps(state: State, rules: Rules) -> Iterator[State]:
     for record in rules.retain(cluster(state)).puts:
         assert isinstance(record, PartitionRecord)
         yield replace(state, start=record.log_start_offset)
-    yield from _tombstones(state, rules.delete(cluster(state)))
+    yield from _deletions(state, rules.delete(cluster(state)))
     for node in NODES:
         heard = tuple(state.start if each == node else state.heard[each] for each in NODES)
         if heard != state.heard:
@@ -129,8 +129,8 @@ def steps(state: State, rules: Rules) -> Iterator[State]:
     yield from _copies(state, rules)
 
 
-def _tombstones(state: State, change: Change) -> Iterator[State]:
-    gone = [each for each in change.puts if isinstance(each, DeletedRecord)]
+def _deletions(state: State, change: Change) -> Iterator[State]:
+    gone = [each for each in change.puts if isinstance(each, DeletionRecord)]
     if not gone:
         return
     numbers = [int(each.segment_id) - 1 for each in gone]

@@ -9,7 +9,7 @@ from tests.model.retention import KEY, TAIL, Rules, State, explore
 
 
 def expired_goes(state: ClusterState) -> Change:
-    """Tombstones before the log start has moved."""
+    """Deletion records before the log start has moved."""
     start = retention.verdict(state, KEY, retention.TailNews()).start_offset
     return drop(retention.below_start(state, KEY, start), 0)
 

@@ -16,7 +16,7 @@ from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
-    DeletedRecord,
+    DeletionRecord,
     NodeRecord,
     PartitionKey,
     PartitionRecord,
@@ -125,7 +125,7 @@ def _line(record: object) -> str:
             return segment_line(record.segment)
         case PartitionRecord(tail_segment_id=tail, next_base_offset=base):
             return f"partition: {f'tail {tail}' if tail else 'no tail'}, from {base}"
-        case DeletedRecord(segment_id=segment_id, holders=holders):
+        case DeletionRecord(segment_id=segment_id, holders=holders):
             return f"segment {segment_id}: deleted, holders {nodes(holders)}"
     return ""
 

@@ -19,8 +19,7 @@ from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.node_sessions import NodeSessions, Session
 from icecore_coordinator.state.records import Change, SegmentRecord
 from icecore_coordinator.stores.sqlite_store import SqliteStore
-from icecore_node.context import Identity
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Identity, Lease
 from icecore_node.replication.follower import Follower
 from icecore_node.replication.leader import Leader
 from icecore_node.serving.orders.node_service import NodeService

@@ -20,7 +20,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.stores.sqlite_store import SqliteStore
 from icecore_coordinator.work.recovery.decided_case import DecidedCase
 from icecore_coordinator.work.recovery.recovery import Recovery
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Lease
 from icecore_node.maintenance.copying import SegmentCopier
 from icecore_node.registry.assignments import Assignments
 from icecore_node.registry.set_aside import SettingAside

@@ -11,7 +11,7 @@ from icecore_coordinator.work import admission
 from icecore_coordinator.work.recovery.case_calls import CaseCalls
 from icecore_coordinator.work.segments import seal_checking, segment_opening
 from icecore_coordinator.work.segments.seal_checking import SealChecker
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.maintenance import copying
 from icecore_node.maintenance.digests import DigestReporter
 from icecore_node.registry import assignments

@@ -3,15 +3,15 @@
 from icecore.model import SegmentState
 from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import Change, drop
-from icecore_coordinator.work.deletions import Deletions
+from icecore_coordinator.work.topic_deletion import TopicDeletions
 from tests.simulation.mistakes import Mistake, patch
 
 
 def grace_ignored() -> Mistake:
-    """R68: the sealed segments of a deleted topic become tombstones at once."""
-    look = Deletions.look
+    """R68: the sealed segments of a deleted topic become deletion records at once."""
+    look = TopicDeletions.look
 
-    def tombstones(state: ClusterState) -> Change:
+    def deletions(state: ClusterState) -> Change:
         records = [
             each
             for each in state.segments.values()
@@ -20,8 +20,8 @@ def grace_ignored() -> Mistake:
         ]
         return drop(records[:40], 0)
 
-    async def wrong(self: Deletions) -> None:
+    async def wrong(self: TopicDeletions) -> None:
         await look(self)
-        await self._ledger.decide(tombstones)
+        await self._ledger.decide(deletions)
 
-    return patch(Deletions, "look", wrong)
+    return patch(TopicDeletions, "look", wrong)

@@ -18,7 +18,7 @@ from icecore_coordinator.state.cluster_state import ClusterState, next_of
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import Change, CounterRecord
 from icecore_coordinator.work import admission
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.membership.registration import Gate
 from icecore_node.membership.updates import Updates
 from tests.simulation.mistakes import Mistake, patch

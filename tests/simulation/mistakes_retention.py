@@ -14,7 +14,7 @@ from tests.simulation.mistakes import Mistake, patch
 
 
 def intent_before_start() -> Mistake:
-    """R74: what is expired becomes a tombstone, and the log start moves afterwards."""
+    """R74: what is expired becomes a deletion record, and the log start moves afterwards."""
     delete = retention.delete_below_start
 
     def wrong(state: ClusterState, key: PartitionKey, now_ms: int) -> Change:

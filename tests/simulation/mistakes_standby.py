@@ -10,7 +10,7 @@ from icecore_coordinator.stores import etcd_store
 from icecore_coordinator.stores.etcd_follower import EtcdFollower
 from icecore_coordinator.stores.etcd_messages import has_version
 from icecore_coordinator.stores.followed_records import FollowedRecords
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from tests.simulation.mistakes import Mistake, patch
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from icecore.model import Segment
 from icecore_coordinator.decisions import sealed_copies
 from icecore_coordinator.work.copies.surplus import SurplusCopies
-from icecore_node.maintenance.deletions import ReplicaDeletions
+from icecore_node.maintenance.file_deletions import FileDeletions
 from tests.simulation.mistakes import Mistake, patch
 
 
@@ -21,10 +21,10 @@ def strays_stay() -> Mistake:
 
 def dropped_for_ever() -> Mistake:
     """R93: who has dropped a copy takes none of that segment again."""
-    drop = ReplicaDeletions.drop_surplus
+    drop = FileDeletions.drop_surplus
 
     def wrong(self: Any, record: Segment) -> None:
         self._orders.note_deleted(record.segment_id)
         drop(self, record)
 
-    return patch(ReplicaDeletions, "drop_surplus", wrong)
+    return patch(FileDeletions, "drop_surplus", wrong)

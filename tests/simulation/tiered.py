@@ -25,7 +25,7 @@ from icecore_node.remote.format.manifest import (
     parse_manifest,
 )
 from icecore_node.remote.format.stored_settings import SETTINGS_PATH, parse_settings
-from icecore_node.remote.format.tiered_segment import open_tiered
+from icecore_node.remote.format.tiered_segment import TieredSegment
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.expiring import EarlierLife, ExpiringTopic
 from tests.simulation.history import Produce
@@ -312,7 +312,7 @@ class TieredTopic:
         try:
             data = await store.get_whole(copy_name(tier).key(MANIFEST), MANIFEST_BYTES_MAX)
             manifest = parse_manifest(data, tier.copy.manifest_sha256)
-            await open_tiered(store, manifest, _Here()).verify()
+            await TieredSegment(store, manifest, _Here()).verify()
         except IcecoreError as error:
             return [f"published copy of segment {tier.segment_id} is damaged: {error}"]
         return []

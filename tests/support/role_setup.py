@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from icecore.errors import IcecoreError
-from icecore_node.context import Identity, NodeContext, Peers, ProducerFences
+from icecore_node.context import NodeContext, Peers, ProducerFences
+from icecore_node.identity.identity import Identity
 from icecore_node.io.io_pool import LogIo
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.life import Life

@@ -20,7 +20,7 @@ from icecore.rpc import convert
 from icecore.topic_settings import PARQUET_FORMAT
 from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
 from icecore_node.remote.access import TierAccess

@@ -45,7 +45,7 @@ ROOMS = {
         *("storage.batches", "storage.segment_engine", "storage.memory_engine"),
         *("storage.rocksdb_engine", "storage.shared_engine", "storage"),
         *("remote.store", "remote.format", "remote", "remote.verify"),
-        *("config", "io", "context", "identity", "replica", "link", "remote.read", "replication"),
+        *("config", "io", "identity", "context", "replica", "link", "remote.read", "replication"),
         *("registry", "maintenance", "remote.write"),
         *("membership", "serving", "node", "sampling", "offline", "bucket_commands", "__main__"),
     ),

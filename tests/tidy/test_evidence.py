@@ -61,8 +61,12 @@ def test_what_only_an_identity_could_contradict_is_listed() -> None:
 
 def test_guards_are_found_by_the_end_of_their_names() -> None:
     assert find_function("order_checks:check_promise") is not None
-    assert find_function("context:Identity.check_cluster") is not None
-    for name in ("order_checks:check_nothing", "nowhere:check_promise", "context:Identity.nothing"):
+    assert find_function("identity:Identity.check_cluster") is not None
+    for name in (
+        "order_checks:check_nothing",
+        "nowhere:check_promise",
+        "identity:Identity.nothing",
+    ):
         assert find_function(name) is None
 
 

@@ -42,7 +42,7 @@ def declare_lost(
         record: As it is now.
         live: Who is up.
         has_copy: Whether a node does not call its copy damaged.
-        now_ms: Wall clock, kept in tombstones.
+        now_ms: Wall clock, kept in deletion records.
 
     Raises InvalidRequestError: it is not SEALED, or a node still holds a verified copy.
     """

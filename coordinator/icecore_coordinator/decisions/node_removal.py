@@ -75,7 +75,7 @@ class NamedIn:
     sealed: int
     """The same, SEALED."""
     held: int
-    """Segments and tombstones with the node as a holder: it may have bytes to delete."""
+    """Segments and deletion records with the node as a holder: it may have bytes to delete."""
     uploads: int
     """Copies into object storage that it was asked for, and that have not ended."""
 
@@ -232,9 +232,9 @@ def _on_nodes_up(live: Liveness, has_copy: HasCopy) -> HasCopy:
 
 
 def may_have_bytes(state: ClusterState, node_id: NodeId, segment_id: SegmentId) -> bool:
-    """Return whether a segment or its tombstone names a node as a replica or a holder."""
-    record, tombstone = state.segments.get(segment_id), state.deleted.get(segment_id)
-    if tombstone is not None and node_id in tombstone.holders:
+    """Return whether a segment or its deletion record names a node as a replica or a holder."""
+    record, deletion = state.segments.get(segment_id), state.deleted.get(segment_id)
+    if deletion is not None and node_id in deletion.holders:
         return True
     return record is not None and node_id in (*record.holders, *record.segment.replicas)
 

@@ -1,7 +1,8 @@
 """Decisions about what a topic keeps: where its partitions begin, and which segments go. Pure.
 
 First the log start moves, in a commit of its own; only then whole sealed segments below it become
-tombstones, so whoever reads there hears what is left and no reader finds less than was promised.
+deletion records, so whoever reads there hears what is left and no reader finds less than was
+promised.
 How old a segment is, is time that coordinators have counted since it was sealed: no wall clock
 makes it older (R73).
 
@@ -195,7 +196,7 @@ def below_start(state: ClusterState, key: PartitionKey, start: int) -> list[Segm
 
 
 def delete_below_start(state: ClusterState, key: PartitionKey, now_ms: int) -> Change:
-    """Tombstones for segments wholly below the log start, a bounded number of them."""
+    """Deletion records for segments wholly below the log start, a bounded number of them."""
     partition = state.partitions.get(key)
     if partition is None or not state.is_live_topic(key[0]) or not partition.log_start_offset:
         return Change()

@@ -196,7 +196,7 @@ def seal(
         sealing: What was decided, at which version.
         successor: None when it could not be opened; the partition has no tail then. It is not
             opened in a deleted topic.
-        now_ms: Wall clock, kept in tombstones.
+        now_ms: Wall clock, kept in deletion records.
 
     Raises:
         ConflictError: the record changed since, or the successor is not PREPARED any more.
@@ -386,7 +386,7 @@ def remove_sealed_replica(
         state: The cluster.
         segment_id: Of the segment.
         node_id: Whose copy it is.
-        now_ms: Wall clock, kept in tombstones.
+        now_ms: Wall clock, kept in deletion records.
 
     Raises ConflictError when there is no such segment any more, or it is not SEALED.
     """

@@ -187,7 +187,7 @@ def spend_grace(state: ClusterState, topic_id: bytes, version: int, spent_ms: in
 def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change:
     """The next bounded step of letting a topic go for good; empty when it is gone.
 
-    Segments become tombstones first, then partitions and saved positions go, then the topic.
+    Segments become deletion records first, then partitions and saved positions go, then the topic.
     """
     topic = state.topics.get(topic_id)
     if topic is None or not topic.is_deleting:
@@ -211,8 +211,11 @@ def continue_delete(state: ClusterState, topic_id: bytes, now_ms: int) -> Change
 
 
 def _discard(state: ClusterState, topic: TopicRecord) -> Change:
-    """The next bounded step of discarding an import. Segments leave no tombstones, so that the same
-    ones may be imported again. Nothing is retired, so that nobody sweeps their objects."""
+    """The next bounded step of discarding an import.
+
+    Segments leave no deletion records, so that the same ones may be imported again. Nothing is
+    retired, so that nobody sweeps their objects.
+    """
     most = RECORDS_PER_CHANGE - 2
     some = (*islice(_imported(state, topic), most),)
     if len(some) == most:

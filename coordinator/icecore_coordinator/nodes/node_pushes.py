@@ -22,7 +22,7 @@ from icecore_coordinator.state.cluster_state import ClusterState, node_infos
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
-    DeletedRecord,
+    DeletionRecord,
     NodeRecord,
     PartitionKey,
     PartitionRecord,
@@ -140,7 +140,7 @@ class Pushes:
                 case SegmentRecord() if not is_prepared(record):
                     for outbox in self._of(record.holders):
                         outbox.segments[record.segment.segment_id] = None
-                case DeletedRecord():
+                case DeletionRecord():
                     for outbox in self._of(record.holders):
                         outbox.deletes[record.segment_id] = None
                 case PartitionRecord():

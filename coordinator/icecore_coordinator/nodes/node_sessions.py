@@ -28,7 +28,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.liveness import Liveness
 from icecore_coordinator.state.records import (
     Change,
-    DeletedRecord,
+    DeletionRecord,
     NodeRecord,
     SegmentRecord,
     is_prepared,
@@ -356,7 +356,7 @@ class NodeSessions:
         for record in change.puts:
             if isinstance(record, NodeRecord):
                 self._registered.note_proved(record.node_id)
-            elif isinstance(record, DeletedRecord):
+            elif isinstance(record, DeletionRecord):
                 self._copies.forget_shut_out(record.segment_id)
                 self._heard.forget(record.segment_id)
             elif isinstance(record, SegmentRecord) and not is_prepared(record):

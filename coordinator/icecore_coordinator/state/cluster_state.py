@@ -31,7 +31,7 @@ from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
     CounterRecord,
-    DeletedRecord,
+    DeletionRecord,
     NodeRecord,
     PartitionKey,
     PartitionRecord,
@@ -66,7 +66,7 @@ class ClusterState:
     """By name, of topics that are not deleted."""
     partitions: dict[PartitionKey, PartitionRecord] = field(default_factory=dict)
     segments: dict[SegmentId, SegmentRecord] = field(default_factory=dict)
-    deleted: dict[SegmentId, DeletedRecord] = field(default_factory=dict)
+    deleted: dict[SegmentId, DeletionRecord] = field(default_factory=dict)
     deleted_held: dict[SegmentId, None] = field(default_factory=dict)
     """Those of which some node may still have bytes; the others are only remembered."""
     producers: dict[str, ProducerRecord] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class ClusterState:
     segments_of_node: dict[NodeId, dict[SegmentId, None]] = field(default_factory=dict)
     """By replica, not by holder."""
     held: Counter[NodeId] = field(default_factory=Counter)
-    """By node: segments and tombstones that name it as a holder."""
+    """By node: segments and deletion records that name it as a holder."""
     totals: Totals = field(default_factory=Totals)
     """Counts over all of them."""
     tiers: TierIndex = field(default_factory=TierIndex)
@@ -141,7 +141,7 @@ class ClusterState:
                 self.partitions[record.partition_key] = record
                 is_stale = record.table_revision < record.tier_revision
                 self.tiers.note_table(record.partition_key, is_stale=is_stale)
-            case DeletedRecord():
+            case DeletionRecord():
                 known = self.deleted.get(record.segment_id)
                 self._count_holders(known.holders if known else (), record.holders)
                 self.deleted[record.segment_id] = record
@@ -238,7 +238,7 @@ class ClusterState:
             case NodeRecord():
                 del self.nodes[record.node_id]
                 self.tiers.note_node(record.node_id, "")
-            case DeletedRecord():
+            case DeletionRecord():
                 self._count_holders(self.deleted.pop(record.segment_id).holders, ())
                 self.deleted_held.pop(record.segment_id, None)
             case SegmentRecord():

@@ -133,7 +133,7 @@ class TopicRecord:
     partitions: int
     settings: SegmentSettings
     is_deleting: bool = False
-    """For good: its segments become tombstones, then it goes itself."""
+    """For good: its segments become deletion records, then it goes itself."""
     delete_grace_ms: int = DELETE_GRACE_MS
     """How long it is kept once it is deleted."""
     is_deleted: bool = False
@@ -280,8 +280,8 @@ class SegmentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRecord:
-    """A tombstone: this id was deleted on purpose, so its bytes may go wherever they turn up."""
+class DeletionRecord:
+    """An id that was deleted on purpose, so its bytes may go wherever they turn up."""
 
     prefix: ClassVar[str] = "deleted/"
     segment_id: SegmentId
@@ -358,7 +358,7 @@ Record: TypeAlias = (
     | TopicRecord
     | PartitionRecord
     | SegmentRecord
-    | DeletedRecord
+    | DeletionRecord
     | ProducerRecord
     | ReportedStateRecord
     | PositionRecord
@@ -372,7 +372,7 @@ RECORD_TYPES: tuple[type[Record], ...] = (
     TopicRecord,
     PartitionRecord,
     SegmentRecord,
-    DeletedRecord,
+    DeletionRecord,
     ProducerRecord,
     ReportedStateRecord,
     PositionRecord,
@@ -405,7 +405,7 @@ R = TypeVar(
     TopicRecord,
     PartitionRecord,
     CounterRecord,
-    DeletedRecord,
+    DeletionRecord,
     ProducerRecord,
     ReportedStateRecord,
     TierRecord,
@@ -427,16 +427,16 @@ def updated_segment(
 
 
 def drop(records: Sequence[SegmentRecord], now_ms: int) -> Change:
-    """Delete records and leave tombstones: intents to delete for everyone who holds bytes. Of a
+    """Remove segments and leave deletion records: intents to delete for who holds bytes. Of a
     segment that only lies in object storage there is one already."""
-    tombstones = tuple(
-        DeletedRecord(
+    deletions = tuple(
+        DeletionRecord(
             each.segment.segment_id, each.holders, now_ms, each.segment.length_bytes, version=1
         )
         for each in records
         if each.holders and not each.segment.is_remote_only
     )
-    return Change(tombstones, tuple(records))
+    return Change(deletions, tuple(records))
 
 
 def without_copies(record: SegmentRecord, now_ms: int) -> Change:
@@ -449,10 +449,10 @@ def without_copies(record: SegmentRecord, now_ms: int) -> Change:
         digest_nodes=(),
         digests=(),
     )
-    tombstone = DeletedRecord(
+    deletion = DeletionRecord(
         segment.segment_id, record.holders, now_ms, segment.length_bytes, version=1
     )
-    return Change((remote, tombstone))
+    return Change((remote, deletion))
 
 
 def is_prepared(record: SegmentRecord) -> bool:

@@ -13,7 +13,7 @@ from icecore_coordinator.state.records import (
     RECORD_TYPES,
     ClusterRecord,
     CounterRecord,
-    DeletedRecord,
+    DeletionRecord,
     NodeRecord,
     PartitionRecord,
     PositionRecord,
@@ -43,7 +43,7 @@ _PLACES: Final[dict[type[Record], Place]] = {
     TopicRecord: (lambda state: state.topics, bytes.fromhex),
     PartitionRecord: (lambda state: state.partitions, _partition_key),
     SegmentRecord: (lambda state: state.segments, _segment_id),
-    DeletedRecord: (lambda state: state.deleted, _segment_id),
+    DeletionRecord: (lambda state: state.deleted, _segment_id),
     ProducerRecord: (lambda state: state.producers, str),
     ReportedStateRecord: (lambda state: state.heard, int),
     PositionRecord: (

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 from icecore.model import SegmentId
 from icecore_coordinator.work.backoff import KeyedBackoff
 from icecore_coordinator.work.copies.leaving import LeadershipHandOver
-from icecore_coordinator.work.deletions import Deletions
 from icecore_coordinator.work.jobs import Jobs
 from icecore_coordinator.work.segments.tail_opening import TailOpener
+from icecore_coordinator.work.topic_deletion import TopicDeletions
 from icecore_coordinator.work.worker_ports import WorkerPorts
 
 K = TypeVar("K")
@@ -65,7 +65,7 @@ class Healing:
         recovery: Recoveries,
         opener: TailOpener,
         hand_over: LeadershipHandOver,
-        deletions: Deletions,
+        deletions: TopicDeletions,
     ) -> None:
         self._ledger = ports.ledger
         self._clock = ports.clock

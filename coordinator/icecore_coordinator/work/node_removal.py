@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 PASSES_MAX: Final = 3
 """A copy counts no more after the first, and nobody waits for it after the second; that of a
-published segment becomes a tombstone in between."""
+published segment becomes a deletion record in between."""
 LOOKED_AT_ONCE: Final = 1_000
 """Segments between two pauses: a cluster may have a million."""
 

@@ -15,7 +15,7 @@ from icecore.client.cluster.connection import Connection
 from icecore.client.cluster.metadata import Metadata
 from icecore.client.cluster.offsets import Position
 from icecore.client.conditions import selection_of
-from icecore.client.consume.corrupt import Decoder
+from icecore.client.consume.decoder import Decoder
 from icecore.client.consume.delivery import Delivery
 from icecore.client.consume.fetcher import Fetcher
 from icecore.client.consume.options import ConsumerOptions

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from icecore.client.consume.corrupt import Decoder
+from icecore.client.consume.decoder import Decoder
 from icecore.client.consume.fetcher import Fetcher
 from icecore.client.consume.position_saver import Hand
 from icecore.client.consume.reader import Chunk, Reader

@@ -7,7 +7,7 @@ than we have seen must catch up first.
 
 All partitions are looked at together, once in a turn of the loop, and only when something changed
 that lets one of them be fetched: who looked at a thousand of them per batch did little else. Those
-that lie behind and those at the end are asked for apart (``places.py``).
+that lie behind and those at the end are asked for apart (``fetch_slots.py``).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from icecore.client.cluster.connection import Connection, moved
 from icecore.client.cluster.metadata import Metadata, topic_recreated
-from icecore.client.consume.places import READ, FetchPlace, Places
+from icecore.client.consume.fetch_slots import READ, FetchSlot, FetchSlots
 from icecore.client.consume.reader import Chunk, Reader
 from icecore.client.consume.waiting_polls import Asked, WaitingPolls
 from icecore.client.consume.whereabouts import SUSPICIOUS, Whereabouts, tell_moved
@@ -90,7 +90,7 @@ class Fetcher:
         self._buffer_bytes = buffer_bytes
         self._on_out_of_range = on_out_of_range
         self._buffered_bytes = 0
-        self._places = Places(max_wait_ms)
+        self._slots = FetchSlots(max_wait_ms)
         self._looking: asyncio.Handle | None = None
         self.is_turn_due = False
         """A look or a request waits for the loop."""
@@ -231,7 +231,7 @@ class Fetcher:
             self.is_turn_due = True
 
     def _dispatch(self) -> None:
-        """Send fetches to all nodes that have data to ask for and a free place."""
+        """Send fetches to all nodes that have data to ask for and a free slot."""
         self._looking = None
         if self.is_closed:
             return
@@ -241,15 +241,15 @@ class Fetcher:
             return
         for (node_id, is_behind), readers in self._wanting().items():
             empty_polls = None if is_behind else min(reader.empty_polls for reader in readers)
-            place = self._places.take(node_id, empty_polls)
-            if place is not None:  # else the end of another one makes us look again
+            slot = self._slots.take(node_id, empty_polls)
+            if slot is not None:  # else the end of another one makes us look again
                 self.is_turn_due = True
                 self._started += 1
                 readers.sort(key=lambda reader: reader.served)
                 for reader in readers:
                     reader.is_busy = True
                     reader.asked += 1
-                self._start(self._fetch(place, readers))
+                self._start(self._fetch(slot, readers))
 
     def _wanting(self) -> dict[tuple[int, bool], list[Reader]]:
         """Return the readers that need data, by node to ask and whether data are there to be
@@ -280,16 +280,16 @@ class Fetcher:
 
     # --- one fetch ------------------------------------------------------------------------------
 
-    async def _fetch(self, place: FetchPlace, readers: list[Reader]) -> None:
-        asked = Asked(place, readers)
+    async def _fetch(self, slot: FetchSlot, readers: list[Reader]) -> None:
+        asked = Asked(slot, readers)
         self._waiting.add(asked)
         try:
-            results, data = await self._call(place, readers)
+            results, data = await self._call(slot, readers)
         except IcecoreError as error:
-            error = moved(error, f"the address of node {place.node_id}")
+            error = moved(error, f"the address of node {slot.node_id}")
             for reader, is_awaited in zip(readers, asked.awaited(), strict=True):
                 if is_awaited:
-                    self._failed(reader, error, place.node_id)
+                    self._failed(reader, error, slot.node_id)
         else:
             at = 0
             for reader, is_awaited, result in zip(readers, asked.awaited(), results, strict=True):
@@ -299,15 +299,15 @@ class Fetcher:
                     reader.is_busy = False
                     if not data:
                         reader.empty_polls += 1
-                    self._accept(place.node_id, reader, result, piece)
+                    self._accept(slot.node_id, reader, result, piece)
         finally:
             self._waiting.remove(asked)
-        self._places.leave(place)
+        self._slots.leave(slot)
         self.news.set()
         self.look()
 
-    async def _call(self, place: FetchPlace, readers: list[Reader]) -> tuple[list[Any], memoryview]:
-        node_id, wait_ms = place.node_id, place.wait_ms
+    async def _call(self, slot: FetchSlot, readers: list[Reader]) -> tuple[list[Any], memoryview]:
+        node_id, wait_ms = slot.node_id, slot.wait_ms
         address = self._metadata.view.address(node_id)
         if address is None:
             raise NotLeaderError(f"the address of node {node_id} is unknown")
@@ -317,7 +317,7 @@ class Fetcher:
             max_wait_ms=wait_ms,
             takes_row_groups=self._takes_row_groups,
         )
-        if self._filter is not None and place.kind == READ and not any(r.is_stuck for r in readers):
+        if self._filter is not None and slot.kind == READ and not any(r.is_stuck for r in readers):
             header.max_wait_ms = 0  # what is there is looked at, and nobody waits for a match
         for reader in readers:
             header.partitions.add(

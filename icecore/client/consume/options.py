@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from icecore.client.cluster.offsets import Position
 from icecore.client.conditions import HeaderValues
-from icecore.client.consume.corrupt import CorruptPolicy
+from icecore.client.consume.decoder import CorruptPolicy
 from icecore.client.consume.fetcher import OutOfRangePolicy
 from icecore.client.options import Default
 from icecore.client.retries import OnRetry

@@ -5,7 +5,7 @@ as it may. Whoever learns of another leader meanwhile asks that one, and takes n
 """
 
 from icecore.client.cluster.cluster_view import ClusterView
-from icecore.client.consume.places import LONG_POLL, FetchPlace
+from icecore.client.consume.fetch_slots import LONG_POLL, FetchSlot
 from icecore.client.consume.reader import Reader
 
 
@@ -13,14 +13,14 @@ class Asked:
     """One fetch that is under way.
 
     Args:
-        place: Where.
+        slot: Its node and its kind.
         readers: In the order of the request.
     """
 
-    __slots__ = ("_stamps", "place", "readers")
+    __slots__ = ("_stamps", "readers", "slot")
 
-    def __init__(self, place: FetchPlace, readers: list[Reader]) -> None:
-        self.place = place
+    def __init__(self, slot: FetchSlot, readers: list[Reader]) -> None:
+        self.slot = slot
         self.readers = readers
         self._stamps = [reader.stamp for reader in readers]
 
@@ -42,7 +42,7 @@ class WaitingPolls:
 
     def add(self, asked: Asked) -> None:
         """One begins, if it is long."""
-        if asked.place.kind == LONG_POLL:
+        if asked.slot.kind == LONG_POLL:
             self._polls[asked] = None
 
     def remove(self, asked: Asked) -> None:
@@ -57,7 +57,7 @@ class WaitingPolls:
         for asked in self._polls:
             for reader, is_awaited in zip(asked.readers, asked.awaited(), strict=True):
                 leader = view.leader(reader.topic, reader.partition)
-                if is_awaited and not reader.node_id and leader not in (0, asked.place.node_id):
+                if is_awaited and not reader.node_id and leader not in (0, asked.slot.node_id):
                     reader.asked += 1
                     reader.is_busy = False
                     reader.empty_polls = 0

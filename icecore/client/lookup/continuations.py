@@ -47,17 +47,17 @@ def fingerprint(*parts: bytes) -> int:
     return digest.intdigest()
 
 
-def encode(question: int, standings: Sequence[SearchCursor]) -> bytes:
+def encode(fingerprint: int, cursors: Sequence[SearchCursor]) -> bytes:
     """The continuation; empty when nothing is left."""
-    if not standings:
+    if not cursors:
         return b""
-    body = _FRONT.pack(_VERSION, question, len(standings))
-    body += b"".join(_ENTRY.pack(*each) for each in standings)
+    body = _FRONT.pack(_VERSION, fingerprint, len(cursors))
+    body += b"".join(_ENTRY.pack(*each) for each in cursors)
     return body + _CHECKSUM.pack(xxhash.xxh64_intdigest(body, _SEED))
 
 
-def decode(given: bytes, question: int) -> list[SearchCursor]:
-    """Return the standings that were given to ``encode``.
+def decode(given: bytes, fingerprint: int) -> list[SearchCursor]:
+    """Return the cursors that were given to ``encode``.
 
     Raises:
         InvalidRequestError: It is none, or one of another question.
@@ -72,18 +72,18 @@ def decode(given: bytes, question: int) -> list[SearchCursor]:
             "the continuation is damaged, or none of this client: begin without one"
         )
     _, found, count = _FRONT.unpack_from(body)
-    if found != question:
+    if found != fingerprint:
         raise InvalidRequestError(
             "the continuation belongs to another question, or to a topic that was made again: pass "
             "the arguments that the page before had, or begin without a continuation"
         )
     if len(body) != _FRONT.size + count * _ENTRY.size:
         raise InvalidRequestError("the continuation is damaged: begin without one")
-    standings = [SearchCursor(*each) for each in _ENTRY.iter_unpack(body[_FRONT.size :])]
-    numbers = {each.partition for each in standings}
-    if len(numbers) < count or any(not _is_sane(each) for each in standings):
+    cursors = [SearchCursor(*each) for each in _ENTRY.iter_unpack(body[_FRONT.size :])]
+    numbers = {each.partition for each in cursors}
+    if len(numbers) < count or any(not _is_sane(each) for each in cursors):
         raise InvalidRequestError("the continuation is damaged: begin without one")
-    return standings
+    return cursors
 
 
 def _is_sane(each: SearchCursor) -> bool:

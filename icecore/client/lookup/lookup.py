@@ -292,28 +292,28 @@ class Lookup:
             raise checks.wrong_type("continuation", continuation, "bytes")
         topic = await self._known_topic()
         numbers = self._partitions(topic, asked.partitions, asked.selection.keys)
-        question = asked.fingerprint(topic.topic_id)
+        fingerprint = asked.fingerprint(topic.topic_id)
         if continuation:
-            standings = continuations.decode(continuation, question)
-            self._partitions(topic, [each.partition for each in standings], frozenset())
-            numbers = tuple(each.partition for each in standings)
+            cursors = continuations.decode(continuation, fingerprint)
+            self._partitions(topic, [each.partition for each in cursors], frozenset())
+            numbers = tuple(each.partition for each in cursors)
         await self._chains.refresh(
             topic.topic_id, numbers, is_whole=False, timeout_s=self._timeout_s
         )
         if not continuation:
-            standings = await self._standings(asked, numbers)
+            cursors = await self._cursors(asked, numbers)
         refresh = partial(self._refresh, topic.topic_id)
         cluster = Cluster(self._connection, self._metadata, self._chains, refresh, self._patience_s)
-        what = Question(
+        question = Question(
             self._topic, topic.topic_id, asked.selection, asked.newest_first, is_explained
         )
         parts = [
-            PartitionSearch(what, each, cluster, _seen_end(asked, each) if continuation else 0)
-            for each in standings
+            PartitionSearch(question, each, cluster, _seen_end(asked, each) if continuation else 0)
+            for each in cursors
         ]
         return MergedSearch(
             parts,
-            question,
+            fingerprint,
             newest_first=asked.newest_first,
             planned_age_ms=partial(self._planned_age_ms, parts),
         )
@@ -322,7 +322,7 @@ class Lookup:
         moments = [self._metadata.newest_ms, *(each.planned_ms for each in parts)]
         return max(0, round(self._connection.clock.monotonic_ms() - min(moments)))
 
-    async def _standings(self, asked: _Asked, partitions: Sequence[int]) -> list[SearchCursor]:
+    async def _cursors(self, asked: _Asked, partitions: Sequence[int]) -> list[SearchCursor]:
         """Return where the first page begins and ends. Append times become offsets here, once."""
         (low, high), (from_ms, to_ms) = asked.offsets, asked.append_ms
         lows = dict.fromkeys(partitions, low)
@@ -423,15 +423,15 @@ def _count(max_count: Any) -> int:
     return checks.whole("max_count", max_count, 1, COUNT_MAX)
 
 
-def _seen_end(asked: _Asked, standing: SearchCursor) -> int:
-    """Return the highest end that an earlier page has seen; 0 = the standing holds no such end.
+def _seen_end(asked: _Asked, cursor: SearchCursor) -> int:
+    """Return the highest end that an earlier page has seen; 0 = the cursor holds no such end.
     Bounds from the question do not count: records up to there need not exist."""
     low, high = asked.offsets
     if asked.newest_first:
-        return 0 if standing.offset in (OPEN, high) else standing.offset
-    if standing.limit not in (OPEN, high):
-        return standing.limit
-    return 0 if standing.offset == low else standing.offset
+        return 0 if cursor.offset in (OPEN, high) else cursor.offset
+    if cursor.limit not in (OPEN, high):
+        return cursor.limit
+    return 0 if cursor.offset == low else cursor.offset
 
 
 def _after(append_time: TimeLike, moment_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Several partitions searched as one: their records in the order of append time, page by page.
+"""Several partitions searched as one, page by page in the order of append time; is a page complete?
 
 Within a partition append times never go back, so the first record of each partition tells which one
 is next. A partition is asked again only when that needs to be known: a page that is full asks for
@@ -18,7 +18,7 @@ from icecore.codec.record import Record
 
 REQUESTS_MAX: Final = 8
 """Under way at a time."""
-_Place: TypeAlias = tuple[int, int, int]
+_OrderKey: TypeAlias = tuple[int, int, int]
 
 
 class MergedSearch:
@@ -26,7 +26,7 @@ class MergedSearch:
 
     Args:
         parts: One for each partition.
-        question: Its fingerprint, for continuations.
+        fingerprint: Of the question, for continuations.
         newest_first: From the newest record down.
         planned_age_ms: How old what it is planned on is by now.
     """
@@ -34,21 +34,21 @@ class MergedSearch:
     def __init__(
         self,
         parts: Sequence[PartitionSearch],
-        question: int,
+        fingerprint: int,
         *,
         newest_first: bool,
         planned_age_ms: Callable[[], int],
     ) -> None:
         self._parts = parts
-        self._question = question
+        self._fingerprint = fingerprint
         self._newest_first = newest_first
         self._planned_age_ms = planned_age_ms
-        self._places = asyncio.Semaphore(REQUESTS_MAX)
+        self._requests = asyncio.Semaphore(REQUESTS_MAX)
 
     @property
     def is_over(self) -> bool:
         """Return whether there is no further page."""
-        return all(part.standing is None for part in self._parts)
+        return all(part.cursor is None for part in self._parts)
 
     async def next_page(self, max_count: int, until_ms: float) -> LookupPage:
         """At most so many records, and what was done to find them. A page ends, full or not, when
@@ -58,7 +58,7 @@ class MergedSearch:
             IcecoreError: As ``PartitionSearch.more``.
         """
         records: list[Record] = []
-        heads: list[tuple[_Place, PartitionSearch]] = []
+        heads: list[tuple[_OrderKey, PartitionSearch]] = []
         await self._fill(self._parts, max_count, until_ms)
         if any(part.is_lacking for part in self._parts):
             return self._page(records)  # whose record comes first is not known yet
@@ -74,16 +74,16 @@ class MergedSearch:
             self._push(heads, part)
         return self._page(records)
 
-    def _push(self, heads: list[tuple[_Place, PartitionSearch]], part: PartitionSearch) -> None:
+    def _push(self, heads: list[tuple[_OrderKey, PartitionSearch]], part: PartitionSearch) -> None:
         if part.found:
-            heappush(heads, (self._place(part.found[0]), part))
+            heappush(heads, (self._order_key(part.found[0]), part))
 
-    def _place(self, record: Record) -> _Place:
+    def _order_key(self, record: Record) -> _OrderKey:
         place = record.append_timestamp_ms, record.partition, record.offset
         return (-place[0], -place[1], -place[2]) if self._newest_first else place
 
     def _take(
-        self, part: PartitionSearch, until: _Place | None, records: list[Record], max_count: int
+        self, part: PartitionSearch, until: _OrderKey | None, records: list[Record], max_count: int
     ) -> None:
         """Its first record, and those behind it up to the first one of another partition."""
         found = part.found
@@ -93,7 +93,7 @@ class MergedSearch:
             return
         records.append(found.popleft())
         while found and len(records) < max_count:
-            if until is not None and self._place(found[0]) > until:
+            if until is not None and self._order_key(found[0]) > until:
                 break
             records.append(found.popleft())
 
@@ -111,7 +111,7 @@ class MergedSearch:
         await all_of(self._more(part, count, until_ms) for part in lacking)
 
     async def _more(self, part: PartitionSearch, count: int, until_ms: float) -> None:
-        async with self._places:
+        async with self._requests:
             await part.more(count, until_ms)
 
     def _page(self, records: list[Record]) -> LookupPage:
@@ -119,12 +119,12 @@ class MergedSearch:
         for part in self._parts:
             outcomes += part.take_outcomes()
         outcomes.sort(key=lambda each: (each.partition, each.base_offset))
-        left = [standing for part in self._parts if (standing := part.standing) is not None]
+        left = [cursor for part in self._parts if (cursor := part.cursor) is not None]
         return LookupPage(
             records=tuple(records),
             complete=all(each.outcome is not SearchOutcome.UNAVAILABLE for each in outcomes),
             indexed_through={part.partition: part.indexed_through for part in self._parts},
             segments=tuple(outcomes),
-            continuation=continuations.encode(self._question, left),
+            continuation=continuations.encode(self._fingerprint, left),
             planned_age_ms=self._planned_age_ms(),
         )

@@ -65,17 +65,17 @@ class PartitionSearch:
 
     Args:
         question: What is looked for.
-        standing: Where to begin.
+        cursor: Where to begin.
         cluster: Who is asked.
         seen_end: A node that knows of fewer records in the partition lags behind.
     """
 
     def __init__(
-        self, question: Question, standing: SearchCursor, cluster: Cluster, seen_end: int = 0
+        self, question: Question, cursor: SearchCursor, cluster: Cluster, seen_end: int = 0
     ) -> None:
         self._question = question
         self._cluster = cluster
-        self.partition, self._offset, self._limit = standing
+        self.partition, self._offset, self._limit = cursor
         self._seen_end = seen_end
         self.indexed_through = seen_end
         """See ``LookupPage``."""
@@ -91,7 +91,7 @@ class PartitionSearch:
         self._backoff = Backoff(cluster.connection.rng, 20, 500)
 
     @property
-    def standing(self) -> SearchCursor | None:
+    def cursor(self) -> SearchCursor | None:
         """Standing of the next page, records not handed out included; None when nothing is left."""
         if self.found:
             first = self.found[0].offset

@@ -9,8 +9,8 @@ wait is bounded by the callers (bytes in flight of produces, credits of replicat
 
 A lone small append has nobody to share with. While its worker is idle it waits for the end of the
 turn in which it came: what followers are to get has left by then. Where recent syncs were short
-(``ShortSyncs``), the loop then writes and syncs it itself, else it goes to the worker, with
-which the loop would have had to share the interpreter before. The worker and the loop never process
+(``ShortSyncs``), the loop then writes and syncs it itself; else it goes to the worker, a thread
+with which the loop has to share the interpreter. The worker and the loop never process
 at the same time, and everything else is as on the worker, the end of the process included. Appends
 that wait for no disk (engine ``memory``) need no worker: while theirs is idle, the loop takes all
 of a turn.

@@ -25,9 +25,9 @@ _log = logging.getLogger(__name__)
 class DiskWatch:
     """Looks at the disks now and then, and acts when the level of one has changed."""
 
-    def __init__(self, context: NodeContext, news: NodeReport, space: FollowerSpace) -> None:
+    def __init__(self, context: NodeContext, report: NodeReport, space: FollowerSpace) -> None:
         self._context = context
-        self._news = news
+        self._report = report
         self._space = space
         self._limits = context.settings.disk_limits
         self._levels: dict[str, DiskLevel] = {}
@@ -47,11 +47,11 @@ class DiskWatch:
         levels = {each.name: self._level(each) for each in usage}
         self._levels = levels
         lowest = min(levels.values())
-        self._news.read_only = lowest >= DiskLevel.READ_ONLY
-        self._news.is_full = lowest is DiskLevel.FULL
+        self._report.read_only = lowest >= DiskLevel.READ_ONLY
+        self._report.is_full = lowest is DiskLevel.FULL
         crowded = {name for name, level in levels.items() if level > DiskLevel.ROOMY}
-        on_disks = [] if self._news.read_only else self._space.growing_on(crowded)
-        self._news.crowded = [*on_disks, *self._space.growing_in_memory()]
+        on_disks = [] if self._report.read_only else self._space.growing_on(crowded)
+        self._report.crowded = [*on_disks, *self._space.growing_in_memory()]
         full = {name for name, level in levels.items() if level is DiskLevel.FULL}
         await self._space.pause_following_on(full)
 

@@ -21,7 +21,7 @@ from icecore.process.log import (
 )
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
-from icecore_node.registry.adoption import producers_of
+from icecore_node.registry.found_replicas import producers_of
 from icecore_node.registry.set_aside import SettingAside
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Life, Promised

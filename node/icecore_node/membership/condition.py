@@ -7,7 +7,7 @@ another thread.
 """
 
 from icecore_node.context import NodeContext
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Lease
 from icecore_node.identity.node_report import NodeReport
 
 LOOP_LATE_MS_MAX = 10_000.0
@@ -17,9 +17,9 @@ WRITE_MS_MAX = 30_000.0
 class Condition:
     """Liveness and readiness of one node."""
 
-    def __init__(self, context: NodeContext, lease: Lease, news: NodeReport) -> None:
+    def __init__(self, context: NodeContext, lease: Lease, report: NodeReport) -> None:
         self._context = context
-        self._news = news
+        self._report = report
         self._lease = lease
         self._turned_ms = context.clock.monotonic_ms()
         self.is_leaving = False
@@ -54,4 +54,4 @@ class Condition:
             return "it is stopping"
         if not self._lease.is_valid:
             return "the coordinator has not heard of it within its lease"
-        return "its disks are full" if self._news.is_full else ""
+        return "its disks are full" if self._report.is_full else ""

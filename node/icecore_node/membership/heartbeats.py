@@ -24,7 +24,7 @@ from icecore.rpc.messages import message_of
 from icecore.rpc.ports import ClientStream, Received
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.context import NodeContext, end_task
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Lease
 from icecore_node.identity.node_report import InitialReport, NodeReport
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.membership.disk_report import DiskReport
@@ -55,7 +55,7 @@ class Heartbeats:
         coordinator: CoordinatorLink,
         *,
         lease: Lease,
-        news: NodeReport,
+        report: NodeReport,
         disk_report: DiskReport,
         standing: Callable[[], InitialReport],
         on_update: Callable[[coordinator_pb2.HeartbeatResponse], None],
@@ -67,7 +67,7 @@ class Heartbeats:
             context: The node.
             coordinator: Opens streams to the coordinator.
             lease: Renewed by answered heartbeats.
-            news: Contents of the next heartbeat.
+            report: Contents of the next heartbeat.
             disk_report: Fills in the part of heartbeats that describes the disk.
             standing: Returns the state for the first heartbeat of each stream.
             on_update: Called with every message of the coordinator.
@@ -77,7 +77,7 @@ class Heartbeats:
         self._context = context
         self._coordinator = coordinator
         self._lease = lease
-        self._news = news
+        self._report = report
         self._disk_report = disk_report
         self._standing = standing
         self._on_update = on_update
@@ -149,7 +149,7 @@ class Heartbeats:
             event(_log, logging.INFO, "heartbeats_broken", error=error)
 
     async def _converse(self, stream: ClientStream) -> None:
-        self._news.begin(self._standing())
+        self._report.begin(self._standing())
         self._disk_report.begin()
         writer = asyncio.get_running_loop().create_task(self._heartbeat(stream))
         writer.add_done_callback(lambda _: stream.cancel())  # no heartbeats, no stream
@@ -213,7 +213,7 @@ class Heartbeats:
         """All that is to be said now; the lease counts from here."""
         context = self._context
         sequence = self._lease.heartbeat()
-        news = self._news.take()
+        news = self._report.take()
         used, free = await context.executor.run_first(context.disks.space)
         disks = await context.executor.run_first(context.disks.usage)
         heartbeat = coordinator_pb2.HeartbeatRequest(
@@ -237,8 +237,8 @@ class Heartbeats:
             deleted_segment_ids=news.deleted,
             vanished_segment_ids=news.vanished,
             wall_clock_ms=context.clock.now_ms(),
-            read_only=self._news.read_only,
-            crowded_segment_ids=self._news.crowded,
+            read_only=self._report.read_only,
+            crowded_segment_ids=self._report.crowded,
             metadata_revision=context.identity.metadata_revision,
             disk_id=context.identity.disk_id,
             store_id=self._store.usable_id if self._store is not None else b"",

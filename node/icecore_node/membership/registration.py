@@ -40,7 +40,8 @@ from icecore.rpc.ports import (
 )
 from icecore.v1 import coordinator_pb2
 from icecore.v1.coordinator_pb2 import SegmentInventory
-from icecore_node.context import Identity, NodeContext
+from icecore_node.context import NodeContext
+from icecore_node.identity.identity import Identity
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.membership.heartbeats import Heartbeats
 from icecore_node.membership.inventory_telling import InventoryTelling, register_request

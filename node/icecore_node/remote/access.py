@@ -9,10 +9,9 @@ what it found: where that is missing later, it writes nothing (``marker.py``).
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from icecore.codec.batch import Buffer
 from icecore.errors import (
     IcecoreError,
     UnavailableError,
@@ -234,44 +233,27 @@ class TierAccess:
         return is_first_use(self._ports.memory.url, cluster, self._known, found)
 
 
-# --- a store that asks before each request --------------------------------------------------------
-
-# The object store of a node; each request first checks whether it may be used.
-#
-# Remote reads are put together when the node starts, before the store was checked. If it may not be
-# used (it is away, it belongs to another cluster), the request fails with that error.
+# --- readers that ask before each request ---------------------------------------------------------
 
 
-class GuardedStore:
-    """See ``ObjectStore``; every method also raises what ``TierAccess.store`` does."""
+class GuardedReader:
+    """An ``ObjectReader`` that asks before each request whether the store may be used.
+
+    Remote reads are put together when the node starts, before the store was checked. Every method
+    also raises what ``TierAccess.store`` does: the store is away, or belongs to another cluster.
+    """
 
     def __init__(self, access: TierAccess) -> None:
         self._access = access
 
-    async def put_if_absent(self, key: str, data: Buffer) -> None:
-        """See ``ObjectStore.put_if_absent``."""
-        await self._access.store.put_if_absent(key, data)
-
-    async def put_stream(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
-        """See ``ObjectStore.put_stream``."""
-        return await self._access.store.put_stream(key, pieces)
-
     async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``."""
+        """See ``RangeReader.get_ranges``."""
         return await self._access.store.get_ranges(key, ranges)
 
     async def get_whole(self, key: str, bytes_max: int) -> bytes:
-        """See ``ObjectStore.get_whole``."""
+        """See ``ObjectReader.get_whole``."""
         return await self._access.store.get_whole(key, bytes_max)
 
     async def head(self, key: str) -> ObjectInfo:
-        """See ``ObjectStore.head``."""
+        """See ``RangeReader.head``."""
         return await self._access.store.head(key)
-
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """See ``ObjectStore.list``."""
-        return self._access.store.list(prefix)
-
-    async def delete(self, key: str) -> None:
-        """See ``ObjectStore.delete``."""
-        await self._access.store.delete(key)

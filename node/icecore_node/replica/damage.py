@@ -29,9 +29,9 @@ _log = logging.getLogger(__name__)
 class Damage:
     """Makes damaged replicas UNKNOWN, and reports damage and divergences. Loop only."""
 
-    def __init__(self, context: NodeContext, news: NodeReport, readers: Readers) -> None:
+    def __init__(self, context: NodeContext, report: NodeReport, readers: Readers) -> None:
         self._context = context
-        self._news = news
+        self._report = report
         self._readers = readers
         self._condemning: dict[Replica, asyncio.Task[None]] = {}
 
@@ -60,7 +60,7 @@ class Damage:
             event(
                 _log, logging.ERROR, "damage_not_stored", segment_id=replica.segment_id, error=error
             )
-        self._news.report_unknown(replica.segment_id)
+        self._report.report_unknown(replica.segment_id)
 
     async def until_said(self, replica: Replica) -> None:
         """Return when all that is to be stored and said of its damage is on its way."""
@@ -71,25 +71,25 @@ class Damage:
         """Two replicas differ and neither is damaged: a person must look, we choose nothing."""
         event(_log, logging.CRITICAL, "diverged", segment_id=replica.segment_id, why=why)
         self._context.metrics.divergences.inc()
-        self._news.report_divergence(replica.segment_id)
+        self._report.report_divergence(replica.segment_id)
 
     def report_missing(self, segment_id: SegmentId) -> None:
         """There is no whole replica here; whoever lists one must hear of it."""
-        self._news.report_unknown(segment_id)
+        self._report.report_unknown(segment_id)
 
     def report_whole(self, segment_id: SegmentId) -> None:
         """There is one now: what was to be said of an earlier try holds no longer."""
-        self._news.forget_unknown(segment_id)
-        self._news.forget_vanished(segment_id)
+        self._report.forget_unknown(segment_id)
+        self._report.forget_vanished(segment_id)
 
     def report_room(self, segment_id: SegmentId) -> None:
         """A damaged one has made room for a copy: whether that becomes whole is said later."""
-        self._news.forget_unknown(segment_id)
+        self._report.forget_unknown(segment_id)
 
     def note_promise(self, replica: Replica) -> None:
         """A higher epoch was promised: if the coordinator knows nothing of it, let it recover."""
         if is_shut_out(replica, self._context.identity.node_id):
-            self._news.report_fenced(replica.segment_id)
+            self._report.report_fenced(replica.segment_id)
 
     async def close(self) -> None:
         """Wait for what is still to be stored."""

@@ -41,7 +41,8 @@ from icecore.process.log import event
 from icecore.rpc.convert import settings_from_proto
 from icecore.topic_settings import ENGINES, FILE_MODELS, SegmentSettings
 from icecore.v1 import coordinator_pb2
-from icecore_node.context import Identity, Peers, ProducerFences
+from icecore_node.context import Peers, ProducerFences
+from icecore_node.identity.identity import Identity
 from icecore_node.replica.replica import Replica
 from icecore_node.storage.engine import SegmentIdentity
 from icecore_replication.producers import EPOCH_JUMP_MAX, ProducerTable

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from icecore.errors import FencedError
 from icecore.model import CoordinatorEpoch, SegmentId
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 
 T = TypeVar("T")
 

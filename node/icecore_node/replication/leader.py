@@ -21,7 +21,7 @@ from icecore.process.log import event
 from icecore.topic_settings import FlushMode
 from icecore.v1 import coordinator_pb2
 from icecore_node.context import NodeContext
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Lease
 from icecore_node.identity.node_report import LedLog, NodeReport
 from icecore_node.identity.readers import Readers
 from icecore_node.link.coordinator_link import CoordinatorLink
@@ -99,7 +99,7 @@ class LeaderParts:
 
     context: NodeContext
     coordinator: CoordinatorLink
-    news: NodeReport
+    report: NodeReport
     lease: Lease
     damage: Damage
     readers: Readers
@@ -133,7 +133,7 @@ class Leader:
         """
         self._context = context = parts.context
         self._coordinator = parts.coordinator
-        self._news = parts.news
+        self._report = parts.report
         self._damage = parts.damage
         self._readers = parts.readers
         self._lease = parts.lease
@@ -363,7 +363,7 @@ class Leader:
         self._readers.wake(self.replica.partition_key)
         for stream in self.streams.values():
             stream.mark_watermark(self.replica.segment_id)
-        self._news.watermark_moved(self.replica.segment_id, self.log)
+        self._report.watermark_moved(self.replica.segment_id, self.log)
 
     def _step_down(self, why: str) -> None:
         event(_log, logging.INFO, "leadership_ended", segment_id=self.replica.segment_id, why=why)

@@ -20,8 +20,8 @@ from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import SEALED, ReplicaRow
 from icecore_node.storage.control.disk_identity import engine_of
+from icecore_node.storage.disk_choice import DiskChoice
 from icecore_node.storage.engine import KnownLog, LogEnd, NotAsSealed
-from icecore_node.storage.placement import DiskPlacement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 STEP_BYTES: Final = 4 << 20
@@ -82,7 +82,7 @@ class HandOver:
 
     def __init__(self, catalog: ReplicaCatalog, files: Mapping[str, SealedLogs]) -> None:
         self._catalog = catalog
-        self._placement = DiskPlacement(catalog)
+        self._placement = DiskChoice(catalog)
         self._files = files
         self._due: dict[SegmentId, None] = {}
         self._copying: _Copying | None = None

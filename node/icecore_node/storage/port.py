@@ -1,6 +1,6 @@
 """The port of the store: what the node asks of all that it keeps, whoever does it.
 
-``ReplicaStore`` (``replica_store.py``) fulfils it; who uses it needs no part of that below him. All
+``ReplicaStore`` (``replica_store.py``) fulfils it; callers need nothing below this port. All
 methods block. ``append_group`` and what changes a log run on the I/O worker of its partition, the
 others on any thread. Each method that touches the disk may raise OutOfSpaceError or
 OutOfResourcesError: a shortage, which says nothing about any replica (R52).

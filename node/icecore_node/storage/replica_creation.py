@@ -20,8 +20,8 @@ from icecore_node.storage.control.control_store import (
     SEALED,
     ReplicaRow,
 )
+from icecore_node.storage.disk_choice import DiskChoice
 from icecore_node.storage.engine import CreatedLog, LogTail, NewLog, SegmentIdentity
-from icecore_node.storage.placement import DiskPlacement
 from icecore_node.storage.replica_catalog import ReplicaCatalog
 
 
@@ -31,7 +31,7 @@ class ReplicaCreation:
     def __init__(self, catalog: ReplicaCatalog) -> None:
         self._catalog = catalog
         self._control = catalog.control
-        self._placement = DiskPlacement(catalog)
+        self._placement = DiskChoice(catalog)
 
     def create(
         self,

@@ -1,5 +1,6 @@
-"""All replicas of one node: their bytes, which engines keep, and what must never be forgotten;
-with their late syncs, and the replicas that can prove a part only.
+"""All replicas of one node: their bytes, which engines keep, and what must never be forgotten.
+
+Late syncs are here, too, and replicas of which a part alone can be proved.
 
 The control store says which replicas there are, which engine keeps each, what was promised, sealed,
 condemned and ordered to go; the engines (``engine.py``) have the bytes. The order between the two

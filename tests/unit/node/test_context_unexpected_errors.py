@@ -10,7 +10,8 @@ import pytest
 
 from icecore.errors import IcecoreError, InternalError
 from icecore.model import NodeInfo
-from icecore_node.context import Identity, NodeContext, Peers, Tasks, end_task
+from icecore_node.context import NodeContext, Peers, Tasks, end_task
+from icecore_node.identity.identity import Identity
 from icecore_node.link.coordinator_link import _Batcher
 from icecore_node.replication.receiver import LeaderLink
 from icecore_node.timing import NodeTiming

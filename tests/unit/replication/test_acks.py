@@ -8,11 +8,11 @@ BASE = 100
 
 
 def complete(
-    acks: PendingAcks, isr_end: int, majority_end: int, own_end: int, *, enough: bool = True
+    acks: PendingAcks, isr_end: int, quorum_end: int, own_end: int, *, enough: bool = True
 ) -> list[tuple[int, str]]:
     """Request ids with "" or the reason of the error, in the order of the answers."""
     effects: list[LeaderEffect] = []
-    acks.complete(isr_end, majority_end, enough, {1: own_end, 2: majority_end}, effects)
+    acks.complete(isr_end, quorum_end, enough, {1: own_end, 2: quorum_end}, effects)
     return told(effects)
 
 

@@ -214,7 +214,7 @@ def publish_merge(
         copy: What its owner has stored and proved.
         source_digests: Content digest of each source, computed from the merged object as it is
             stored.
-        now_ms: Wall clock, kept in tombstones.
+        now_ms: Wall clock, kept in deletion records.
 
     Raises:
         ConflictError: the attempt was closed, its owner is another process, or a source is gone.

@@ -189,7 +189,7 @@ def publish(
         state: The cluster.
         upload: As it was begun.
         copy: What its owner says of it.
-        now_ms: Wall clock, kept in tombstones.
+        now_ms: Wall clock, kept in deletion records.
         store_id: Identity of the object store that its owner used; empty = it has none.
 
     Raises:
@@ -388,7 +388,7 @@ def drop_tiered(
     Args:
         state: The cluster.
         records: Of segments that go.
-        now_ms: Wall clock, kept in tombstones.
+        now_ms: Wall clock, kept in deletion records.
         is_topic_gone: For good, and its table with it: nothing has to be taken out of that.
     """
     segment_ids = (each.segment.segment_id for each in records)

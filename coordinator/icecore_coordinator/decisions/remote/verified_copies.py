@@ -1,11 +1,11 @@
 """Decisions about published copies that nodes have looked for in the object store. Pure.
 
 A copy that was seen lets nodes drop theirs (R87). The segment keeps its record, without replicas,
-and a tombstone beside it orders the files away. It never gets copies on nodes again. That is also
-what happens where all copies on nodes are lost: nothing is, for the published one has all of it. An
-object store can be emptied, or be another one than yesterday, without a word to anybody; so copies
-on nodes go only once a node has seen the published copy again, and not the node that uploaded it if
-there is another one.
+and a deletion record beside it orders the files away. It never gets copies on nodes again. That is
+also what happens where all copies on nodes are lost: nothing is, for the published one has all of
+it. An object store can be emptied, or be another one than yesterday, without a word to anybody; so
+copies on nodes go only once a node has seen the published copy again, and not the node that
+uploaded it if there is another one.
 
 A copy whose objects are missing is withdrawn (R100), when a node has looked in the cluster's own
 store. While nodes still have the records, nothing is lost: the publication is taken back and the

@@ -30,7 +30,7 @@ from icecore_node.remote.format.manifest import (
 )
 from icecore_node.remote.format.row_group_file import row_group_file
 from icecore_node.remote.format.rows import SCHEMA
-from icecore_node.remote.store.object_store import ByteRange, ObjectStore
+from icecore_node.remote.store.object_store import ByteRange, RangeReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,11 @@ class Proved:
     records: int
 
 
-def open_tiered(
-    store: ObjectStore, manifest: Manifest, executor: Runner, *, is_proved: bool = False
-) -> "TieredSegment":
-    """Return a reader of a published copy, in either format. Of its ``part_at``, a row group is
-    read with ``rows``, and batches as they were stored with ``raw``."""
-    return TieredSegment(store, manifest, executor, is_proved=is_proved)
-
-
 class TieredSegment:
     """One published segment in a store. Loop only; what decodes runs on a reader thread.
+
+    Of its ``part_at``, a row group is read with ``rows``, and batches as they were stored with
+    ``raw``.
 
     Everything that reads raises TieredDamageError when the objects are not those of the manifest,
     and what an ``ObjectStore`` raises.
@@ -64,7 +59,7 @@ class TieredSegment:
     """
 
     def __init__(
-        self, store: ObjectStore, manifest: Manifest, executor: Runner, *, is_proved: bool = False
+        self, store: RangeReader, manifest: Manifest, executor: Runner, *, is_proved: bool = False
     ) -> None:
         self._store = store
         self._is_proved = is_proved

@@ -18,15 +18,15 @@ from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectInfo,
     ObjectMissingError,
-    ObjectStore,
     ObjectTooShortError,
+    RangeReader,
 )
 
 _HASHED_HERE_BYTES: Final = 256 << 10
 
 
 class CachedObjects:
-    """The part of an ``ObjectStore`` that readers use.
+    """A ``RangeReader`` of the objects of one copy that proves what it reads, and keeps it.
 
     Raises TieredDamageError for what is not what was published.
 
@@ -38,7 +38,7 @@ class CachedObjects:
     """
 
     def __init__(
-        self, store: ObjectStore, cache: RemoteCache, manifest: Manifest, executor: Executor
+        self, store: RangeReader, cache: RemoteCache, manifest: Manifest, executor: Executor
     ) -> None:
         self._store = store
         self._cache = cache
@@ -58,11 +58,11 @@ class CachedObjects:
             self._hashes[index.key, 0, index.size_bytes] = index.sha256
 
     async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``."""
+        """See ``RangeReader.get_ranges``."""
         return list(await asyncio.gather(*(self._range(key, *each) for each in ranges)))
 
     async def head(self, key: str) -> ObjectInfo:
-        """See ``ObjectStore.head``; never from the cache."""
+        """See ``RangeReader.head``; never from the cache."""
         return await self._store.head(key)
 
     async def drop(self, key: str, start: int, end: int) -> None:

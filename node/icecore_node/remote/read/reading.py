@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 from icecore.errors import IcecoreError, InvalidRequestError, StorageError
 from icecore.model import Segment, SegmentId
@@ -31,7 +31,7 @@ from icecore_node.remote.format.manifest import (
     parse_manifest,
 )
 from icecore_node.remote.format.row_batches import ROW_COLUMNS, RowBatches
-from icecore_node.remote.format.tiered_segment import TieredSegment, open_tiered
+from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.read.admission import Admission
 from icecore_node.remote.read.cache import RemoteCache, ValueLease
 from icecore_node.remote.read.descriptions import Ask, Description, Descriptions
@@ -44,7 +44,7 @@ from icecore_node.remote.read.unread import Part, Unread
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectMissingError,
-    ObjectStore,
+    ObjectReader,
     ObjectTooShortError,
 )
 
@@ -82,7 +82,7 @@ class RemoteCopy:
 class RemoteParts:
     """The parts of a ``RemoteReading``."""
 
-    store: ObjectStore
+    store: ObjectReader
     descriptions: Descriptions
     cache: RemoteCache
     admission: Admission
@@ -290,8 +290,7 @@ class RemoteReading:
         manifest = await parts.executor.run(parse_manifest, data, sha256)
         _check(manifest, segment)
         objects = CachedObjects(parts.store, parts.cache, manifest, parts.executor)
-        store = cast(ObjectStore, objects)
-        tiered = open_tiered(store, manifest, parts.executor, is_proved=True)
+        tiered = TieredSegment(objects, manifest, parts.executor, is_proved=True)
         copy = RemoteCopy(description, manifest, tiered, objects)
         return copy, MANIFEST_MEMORY_PART * len(data)
 
@@ -436,7 +435,7 @@ def _check(manifest: Manifest, segment: Segment) -> None:
 
 
 def make_remote_reading(
-    context: NodeContext, store: ObjectStore, ports: RemotePorts, ask: Ask
+    context: NodeContext, store: ObjectReader, ports: RemotePorts, ask: Ask
 ) -> RemoteReading:
     """Assemble remote reads as the settings say.
 

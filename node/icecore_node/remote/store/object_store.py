@@ -23,11 +23,13 @@ __all__ = [
     "ObjectExistsError",
     "ObjectInfo",
     "ObjectMissingError",
+    "ObjectReader",
     "ObjectStore",
     "ObjectStoreBusyError",
     "ObjectStoreError",
     "ObjectStoreSetupError",
     "ObjectTooShortError",
+    "RangeReader",
     "check_key",
     "check_length",
     "check_store",
@@ -76,13 +78,45 @@ class ObjectInfo:
     size_bytes: int
 
 
-class ObjectStore(Protocol):
-    """One prefix of one bucket. Keys are relative to it. Loop only; nothing blocks.
+class RangeReader(Protocol):
+    """Parts of objects of one prefix of one bucket. Keys are relative to it. Loop only; nothing
+    blocks.
 
-    Every method may raise ObjectStoreBusyError (it was tried again for a while: try later),
-    ObjectDeniedError, ObjectStoreSetupError, or ObjectStoreError for an unexpected failure; and
-    InvalidRequestError for a key that no store would take.
+    Every method, those of ``ObjectReader`` and ``ObjectStore`` included, may raise
+    ObjectStoreBusyError (it was tried again for a while: try later), ObjectDeniedError,
+    ObjectStoreSetupError, or ObjectStoreError for an unexpected failure; and InvalidRequestError
+    for a key that no store would take.
     """
+
+    async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
+        """The bytes of these ranges, each as long as it was asked for; neighbours in one request.
+
+        Raises:
+            ObjectMissingError: It is not there.
+            ObjectTooShortError: It ends before.
+        """
+        ...
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Return the key and size of an object. Raises ObjectMissingError."""
+        ...
+
+
+class ObjectReader(RangeReader, Protocol):
+    """Objects of one prefix of one bucket, to read."""
+
+    async def get_whole(self, key: str, bytes_max: int) -> bytes:
+        """A small object as it is stored, in one request.
+
+        Raises:
+            ObjectMissingError: It is not there.
+            InvalidRequestError: It is longer than ``bytes_max``.
+        """
+        ...
+
+
+class ObjectStore(ObjectReader, Protocol):
+    """One prefix of one bucket, to write, list and sweep as well."""
 
     async def put_if_absent(self, key: str, data: Buffer) -> None:
         """Put a small object, which is there whole or not at all, and durable.
@@ -103,28 +137,6 @@ class ObjectStore(Protocol):
             ObjectExistsError: Something is there already, and stays as it is.
             ObjectTooShortError: The store said that it has all and has not.
         """
-        ...
-
-    async def get_ranges(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of these ranges, each as long as it was asked for; neighbours in one request.
-
-        Raises:
-            ObjectMissingError: It is not there.
-            ObjectTooShortError: It ends before.
-        """
-        ...
-
-    async def get_whole(self, key: str, bytes_max: int) -> bytes:
-        """A small object as it is stored, in one request.
-
-        Raises:
-            ObjectMissingError: It is not there.
-            InvalidRequestError: It is longer than ``bytes_max``.
-        """
-        ...
-
-    async def head(self, key: str) -> ObjectInfo:
-        """Return the key and size of an object. Raises ObjectMissingError."""
         ...
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:

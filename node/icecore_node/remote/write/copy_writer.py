@@ -17,7 +17,7 @@ from icecore_node.remote.format.manifest import (
     StoredObject,
     TieredDamageError,
 )
-from icecore_node.remote.format.tiered_segment import open_tiered
+from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.object_store import ObjectExistsError, ObjectStore
 
 STEP_BYTES: Final = 32 << 20
@@ -131,7 +131,7 @@ class CopyWriter:
         """Read back everything as it is stored, and compare it with the manifest. Bytes in memory
         prove nothing."""
         steps = _Steps(self._work, self.throttle, self._clock, self.check)
-        await open_tiered(self.store, manifest, steps).verify(also)
+        await TieredSegment(self.store, manifest, steps).verify(also)
         index = manifest.index
         if index is None:
             return

@@ -1,8 +1,7 @@
 """Locates records by offset: in a replica here, in object storage, or nowhere on this node.
 
 The answer is a value. Clients that look for a segment ask many nodes, so most of what is asked for
-is not here; and an exception that travels from where this is seen to where it is told keeps all
-that its way has held.
+is not here. An exception would keep its frames alive, and the buffers that they hold.
 """
 
 from collections.abc import Callable

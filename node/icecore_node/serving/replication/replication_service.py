@@ -11,7 +11,8 @@ from icecore.rpc import framing
 from icecore.rpc.methods import REPLICATION
 from icecore.rpc.ports import Body, CallContext, Received, ServerStream, UnaryHandler
 from icecore.v1 import replication_pb2
-from icecore_node.context import Identity, NodeContext
+from icecore_node.context import NodeContext
+from icecore_node.identity.identity import Identity
 from icecore_node.registry.leaders import Leaders
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.life import Life

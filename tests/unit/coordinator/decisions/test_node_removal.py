@@ -196,7 +196,7 @@ def test_what_others_have_is_given_up(state: Cluster) -> None:
     dropped = prepared_successor(state)
     commit(state, drop_prepared(state, [dropped], 0))
     check_disk_gone(state, state.live, 3, everywhere)
-    assert give_up(state, 3) == 3, "the copy, then its holder; and a tombstone"
+    assert give_up(state, 3) == 3, "the copy, then its holder; and a deletion record"
     assert segment(state).replicas == (1, 2) and state.segments[1].holders == (1, 2)
     assert 1 in state.thin, "it is repaired from now on"
     assert named_in(state, 3).is_nothing

@@ -34,8 +34,8 @@ from icecore_coordinator.state.cluster_state import ClusterState, Placement, liv
 from icecore_coordinator.state.record_json import decode, encode
 from icecore_coordinator.state.records import Change, TopicRecord
 from icecore_coordinator.timing import Timing
-from icecore_coordinator.work.deletions import STORE_EVERY_MS, Deletions
 from icecore_coordinator.work.recovery.recovery import DELETED_AT_ONCE, Recovery
+from icecore_coordinator.work.topic_deletion import STORE_EVERY_MS, TopicDeletions
 from icecore_coordinator.work.worker_ports import WorkerPorts
 from tests.support.cluster_states import (
     ALL,
@@ -295,7 +295,7 @@ class Counted:
 
     def start(self) -> None:
         """Another process takes over."""
-        self.deletions = Deletions(cast(Any, self.ledger), CopyReports(), self.clock, Timing())
+        self.deletions = TopicDeletions(cast(Any, self.ledger), CopyReports(), self.clock, Timing())
 
     async def run(self, duration_ms: int, step_ms: int = 1_000) -> None:
         for _ in range(duration_ms // step_ms):

@@ -6,7 +6,7 @@ from icecore.model import NodeState
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes import node_pushes
 from icecore_coordinator.nodes.node_pushes import NODE_CHANGES_VERSION, Outbox, Pushes
-from icecore_coordinator.state.records import Change, DeletedRecord, PartitionRecord, updated
+from icecore_coordinator.state.records import Change, DeletionRecord, PartitionRecord, updated
 from tests.support.cluster_states import KEY, Cluster, commit, registered, roll, started
 
 
@@ -18,7 +18,7 @@ def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_that_a_node_holds_comes_in_pages_the_first_of_which_is_full() -> None:
     state = started()
     held = [roll(state) for _ in range(7)]
-    gone = [DeletedRecord(900 + number, (1,), 0, version=1) for number in range(4)]
+    gone = [DeletionRecord(900 + number, (1,), 0, version=1) for number in range(4)]
     commit(state, Change(tuple(gone)))
     pushes = Pushes(state, state.live, lambda: 1)
     outbox = pushes.open(1, held)

@@ -43,7 +43,7 @@ from icecore_coordinator.state.records import (
     Change,
     ClusterRecord,
     CounterRecord,
-    DeletedRecord,
+    DeletionRecord,
     NodeRecord,
     PartitionRecord,
     ProducerRecord,
@@ -271,7 +271,7 @@ def test_empty_segment_is_dropped_only_for_a_successor(state: Cluster) -> None:
     empty = sealing(state, end_offset=0, replicas=())
     commit(state, seal(state, state.live, empty, Opening(successor, ALL), 7))
     assert 1 not in state.segments
-    assert state.deleted[1] == DeletedRecord(1, (1, 2, 3), 7, version=1)
+    assert state.deleted[1] == DeletionRecord(1, (1, 2, 3), 7, version=1)
     assert segment(state, successor).base_offset == 0
     assert 1 not in state.segments_of_node[1]
 
@@ -450,7 +450,7 @@ stored_records = st.one_of(
     ),
     st.builds(TopicRecord, st.binary(), st.text(), st.integers(1, 9), settings, st.booleans()),
     st.builds(PartitionRecord, st.binary(), st.integers(0, 9), offsets),
-    st.builds(DeletedRecord, st.integers(1, 9), node_ids, st.integers(0, 2**50)),
+    st.builds(DeletionRecord, st.integers(1, 9), node_ids, st.integers(0, 2**50)),
     st.builds(ProducerRecord, st.text(), *[st.integers(0, 2**64 - 1)] * 3),
     st.builds(SegmentRecord, segments, node_ids, st.binary()),
 )

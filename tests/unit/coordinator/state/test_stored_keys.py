@@ -10,7 +10,7 @@ from icecore_coordinator.state.records import (
     RECORD_TYPES,
     Change,
     ClusterRecord,
-    DeletedRecord,
+    DeletionRecord,
     PositionRecord,
     ProducerRecord,
     Record,
@@ -21,7 +21,7 @@ from icecore_coordinator.state.stored_keys import count_of, record_at, type_of
 RECORDS: tuple[Record, ...] = (
     ClusterRecord(b"c" * 16, version=1),
     *records_of(3, 2),
-    DeletedRecord(SegmentId(90), (NodeId(1),), 5, version=1),
+    DeletionRecord(SegmentId(90), (NodeId(1),), 5, version=1),
     ProducerRecord("orders/1", ProducerId(7), version=1),
     ReportedStateRecord(12, version=1),
     PositionRecord(b"t" * 16, "a reader/of mine", 3, version=1),

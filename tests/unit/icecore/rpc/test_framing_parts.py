@@ -14,7 +14,8 @@ from icecore.v1 import common_pb2
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes import node_calls
 from icecore_coordinator.nodes.node_calls import NodeCalls, OpenItem
-from icecore_node.context import Identity, Peers
+from icecore_node.context import Peers
+from icecore_node.identity.identity import Identity
 from icecore_node.link.coordinator_link import CoordinatorLink
 from icecore_node.maintenance.copying import Copying
 from icecore_node.serving.orders.node_service import NodeService

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.errors import InternalError
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.link.coordinator_link import CoordinatorLink
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.errors import CorruptBatchError, NotReplicaError, UnavailableError
 from icecore.model import CoordinatorEpoch, Epoch, Segment, SegmentId, SegmentState
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.maintenance.copying import Copying, SegmentCopier
 from icecore_node.replica.life import Life
 from icecore_node.replica.orders import Orders

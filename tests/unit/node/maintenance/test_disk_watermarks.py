@@ -55,30 +55,30 @@ def percents(*used: int) -> list[DiskSpace]:
 async def test_the_roomiest_disk_speaks_for_the_node_and_each_for_itself(
     used: tuple[int, ...], read_only: bool, crowded: list[int], full: set[str]
 ) -> None:
-    space, news = Space(), NodeReport()
+    space, report = Space(), NodeReport()
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(disk_limits=LIMITS, timing=NodeTiming())
     )
-    watch = DiskWatch(context, news, cast(FollowerSpace, space))
+    watch = DiskWatch(context, report, cast(FollowerSpace, space))
     await watch._act(percents(*used))
-    assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
-    assert news.is_full == (len(full) == len(used))
+    assert (report.read_only, report.crowded, space.full) == (read_only, crowded, full)
+    assert report.is_full == (len(full) == len(used))
     await watch._act(percents(*[max(each - 1, 0) for each in used]))  # not left at once
-    assert (news.read_only, news.crowded, space.full) == (read_only, crowded, full)
+    assert (report.read_only, report.crowded, space.full) == (read_only, crowded, full)
     await watch._act(percents(*[10 for _ in used]))
-    assert (news.read_only, news.crowded, space.full) == (False, [], set())
-    assert not news.is_full
+    assert (report.read_only, report.crowded, space.full) == (False, [], set())
+    assert not report.is_full
 
 
 @pytest.mark.parametrize(("used", "crowded"), [(10, [8]), (91, [8]), (96, [8])])
 async def test_what_fills_memory_is_told_however_full_disks_are(
     used: int, crowded: list[int]
 ) -> None:
-    space, news = Space(), NodeReport()
+    space, report = Space(), NodeReport()
     space.in_memory = [SegmentId(8)]
     context: Any = SimpleNamespace(
         settings=SimpleNamespace(disk_limits=LIMITS, timing=NodeTiming())
     )
-    watch = DiskWatch(context, news, cast(FollowerSpace, space))
+    watch = DiskWatch(context, report, cast(FollowerSpace, space))
     await watch._act(percents(used))
-    assert news.crowded == crowded
+    assert report.crowded == crowded

@@ -8,7 +8,7 @@ import pytest
 
 from icecore.model import Segment, SegmentState
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.maintenance.salvage import Salvage
 from icecore_node.replica.life import Life, Sealed
 from icecore_node.replica.order_checks import PROMISE_JUMP_MAX

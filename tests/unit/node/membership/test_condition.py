@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Lease
 from icecore_node.identity.node_report import NodeReport
 from icecore_node.membership.condition import Condition
 
@@ -28,11 +28,11 @@ class World:
     def __init__(self) -> None:
         self.clock = Clock()
         self.busy = 0.0
-        self.news = NodeReport()
+        self.report = NodeReport()
         self.pool = SimpleNamespace(busy_ms=lambda now_ms: self.busy)
         self.lease = Lease(self.clock)
         context: Any = self
-        self.condition = Condition(context, self.lease, self.news)
+        self.condition = Condition(context, self.lease, self.report)
         self.condition.is_recovered = True
 
     def heartbeat(self) -> None:
@@ -89,9 +89,9 @@ def test_a_start_does_not_wait_for_the_coordinator() -> None:
 
 
 def test_full_and_stopping(world: World) -> None:
-    world.news.is_full = True
+    world.report.is_full = True
     assert world.condition.why_not_ready() == "its disks are full"
-    world.news.is_full = False
+    world.report.is_full = False
     assert world.condition.why_not_ready() == ""
     world.condition.is_leaving = True
     assert world.condition.why_not_ready() == "it is stopping"

@@ -9,8 +9,7 @@ import pytest
 from icecore.errors import FencedError, NotCoordinatorError, RequestTimeoutError, WrongClusterError
 from icecore.model import CoordinatorEpoch, SegmentId
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.context import Identity
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Identity, Lease
 from icecore_node.identity.node_report import InitialReport, LedLog, NodeReport
 from icecore_node.membership.heartbeats import Heartbeats
 
@@ -94,7 +93,7 @@ def heartbeats_of(disk: Disk, *, has_others: bool = False) -> Heartbeats:
         context,
         cast(Any, SimpleNamespace(address="c:1")),
         lease=Lease(context.clock),
-        news=NodeReport(),
+        report=NodeReport(),
         disk_report=cast(Any, NoReport()),
         standing=lambda: InitialReport([3], LED),
         on_update=lambda _: None,
@@ -122,7 +121,7 @@ async def test_no_heartbeats_while_a_disk_stalls() -> None:
 
 async def test_each_stream_begins_with_all_that_is_led_and_all_that_is_damaged() -> None:
     heartbeats = heartbeats_of(Disk())
-    heartbeats._news.report_vanished(SegmentId(4))
+    heartbeats._report.report_vanished(SegmentId(4))
     for _ in range(2):
         stream = Stream()
         talk = asyncio.create_task(heartbeats._converse(cast(Any, stream)))

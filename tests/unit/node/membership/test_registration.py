@@ -21,7 +21,7 @@ from icecore.rpc.ports import (
 from icecore.rpc.waiting import as_unary
 from icecore.v1 import coordinator_pb2 as pb
 from icecore.v1.data_pb2 import ProduceRequest
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.membership.registration import Gate, NodeRegistration
 from icecore_node.replica.life import Condemned
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 from icecore.errors import OutOfSpaceError
 from icecore.model import NodeId, Segment
 from icecore.process.system import SystemClock
-from icecore_node.context import Identity, Tasks
+from icecore_node.context import Tasks
+from icecore_node.identity.identity import Identity
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.digest_queue import DigestQueue
 from icecore_node.registry.finish_seal import SEALS_AT_ONCE, SealFinisher

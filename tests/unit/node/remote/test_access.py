@@ -9,7 +9,7 @@ import pytest
 from icecore.codec.batch import Buffer
 from icecore.errors import IcecoreError, UnavailableError, UnsupportedError, WrongClusterError
 from icecore.model import NodeId
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.marker import MARKER_KEY, BucketLostError, Marker
 from icecore_node.remote.ports import TierPorts

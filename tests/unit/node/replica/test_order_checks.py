@@ -18,7 +18,8 @@ from icecore.model import NodeInfo, NodeState, SegmentState
 from icecore.rpc.addresses import Transport
 from icecore.topic_settings import SegmentSettings
 from icecore.v1 import coordinator_pb2
-from icecore_node.context import Identity, Peers, ProducerFences
+from icecore_node.context import Peers, ProducerFences
+from icecore_node.identity.identity import Identity
 from icecore_node.io.io_pool import LogIo
 from icecore_node.replica import order_checks
 from icecore_node.replica.damage import is_shut_out

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from icecore.errors import FencedError
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.replica.orders import Orders
 
 

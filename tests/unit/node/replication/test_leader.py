@@ -53,7 +53,7 @@ class LedHere:
         self.replica = replica(shared, LogBuilder(7))
         record = segment(segment_id=7, epoch=1, base_offset=0)
         others: dict[str, Any] = {
-            each: Calls() for each in ("coordinator", "news", "damage", "ticks")
+            each: Calls() for each in ("coordinator", "report", "damage", "ticks")
         }
         lease: Any = SimpleNamespace(is_valid=True)
         self.lease = lease

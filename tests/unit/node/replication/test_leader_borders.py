@@ -11,7 +11,8 @@ import pytest
 from icecore.codec.batch import BatchHeader
 from icecore.model import Acks
 from icecore_node.config import NodeSettings
-from icecore_node.context import Identity, NodeContext, Peers, ProducerFences, Tasks
+from icecore_node.context import NodeContext, Peers, ProducerFences, Tasks
+from icecore_node.identity.identity import Identity
 from icecore_node.identity.node_report import NodeReport
 from icecore_node.io.tail_cache import TailCache
 from icecore_node.replica.life import Followed, Led, Life
@@ -96,7 +97,7 @@ class Shell:
         parts = LeaderParts(
             context=self.context,
             coordinator=nobody,
-            news=NodeReport(),
+            report=NodeReport(),
             lease=lease,
             damage=nobody,
             readers=self.readers,

@@ -17,7 +17,8 @@ from icecore.rpc.ports import Admitted, CallContext, Outcome, join
 from icecore.rpc.waiting import as_unary
 from icecore.topic_settings import FlushMode, SegmentSettings
 from icecore.v1 import data_pb2
-from icecore_node.context import Identity, Tasks
+from icecore_node.context import Tasks
+from icecore_node.identity.identity import Identity
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics

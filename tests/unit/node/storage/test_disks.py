@@ -12,13 +12,13 @@ from icecore.topic_settings import SEGMENT_ENGINE
 from icecore_node.ports import DiskFailedError, DiskLostError
 from icecore_node.storage.control.control_store import QUARANTINED, ControlStore
 from icecore_node.storage.control.disk_identity import disk_of, location_of
+from icecore_node.storage.disk_choice import choose_disk
 from icecore_node.storage.disk_levels import DiskLimits
 from icecore_node.storage.disks import Disk, Disks, Room
 from icecore_node.storage.engines import make_store
 from icecore_node.storage.memory_engine.memory_budget import MemoryBudget
 from icecore_node.storage.memory_engine.memory_engine import MemoryEngine
 from icecore_node.storage.memory_engine.memory_remains import LogMemory
-from icecore_node.storage.placement import choose_disk
 from icecore_node.storage.port import FoundReplica
 from icecore_node.storage.replica_store import ReplicaStore
 from icecore_node.storage.segment_engine.segment_engine import SegmentEngine

@@ -23,7 +23,7 @@ from icecore_coordinator.state.cluster_state import ClusterState
 from icecore_coordinator.state.records import (
     Change,
     CounterRecord,
-    DeletedRecord,
+    DeletionRecord,
     PartitionRecord,
     SegmentRecord,
     TopicRecord,
@@ -292,7 +292,7 @@ def test_an_upload_that_ended_since_the_copy_is_published() -> None:
 
 def test_what_these_metadata_deleted_stays_deleted() -> None:
     state = started()
-    commit(state, Change((DeletedRecord(77, (), 5, version=1),)))
+    commit(state, Change((DeletionRecord(77, (), 5, version=1),)))
     told = topic_there(TOPIC, there(77, 0, 10), name=state.topics[TOPIC].name)
     assert 77 not in after(state, adopt_with(state, told)).segments
 

@@ -132,7 +132,7 @@ def test_a_person_who_declares_it_lost_loses_nothing(state: Cluster) -> None:
     assert state.deleted[first].deleted_at_ms == 8
 
 
-def test_it_goes_with_its_records_and_keeps_its_tombstone(state: Cluster) -> None:
+def test_it_goes_with_its_records_and_keeps_its_deletion_record(state: Cluster) -> None:
     first = remote(state)
     before = state.deleted[first]
     commit(state, move_log_start(state, KEY, 10, 0))

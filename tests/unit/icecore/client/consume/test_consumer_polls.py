@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 
 from icecore import Consumer, Producer
-from icecore.client.consume import places
+from icecore.client.consume import fetch_slots
+from icecore.client.consume.fetch_slots import FetchSlot
 from icecore.client.consume.fetcher import Fetcher
-from icecore.client.consume.places import FetchPlace
 from tests.support.fake_cluster import FakeCluster
 
 LONG_S = 30
@@ -19,7 +19,7 @@ SHORT_MS = 20
 
 @pytest_asyncio.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeCluster]:
-    monkeypatch.setattr(places, "SHORT_WAIT_MS", SHORT_MS)
+    monkeypatch.setattr(fetch_slots, "SHORT_WAIT_MS", SHORT_MS)
     async with FakeCluster(nodes=1) as cluster:
         cluster.add_topic("t", 4)
         async with asyncio.timeout(LONG_S):
@@ -32,7 +32,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     call = Fetcher._call
 
-    async def noted(self: Fetcher, place: FetchPlace, readers: list[Any]) -> Any:
+    async def noted(self: Fetcher, place: FetchSlot, readers: list[Any]) -> Any:
         found.append(place.wait_ms)
         return await call(self, place, readers)
 
@@ -120,7 +120,7 @@ async def test_who_waits_at_a_leader_that_was_replaced_asks_the_next_one(
     waits: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old one is cut off: it goes on leading for itself, and its poll brings nothing."""
-    monkeypatch.setattr(places, "SHORT_WAIT_MS", SHORT_MS)
+    monkeypatch.setattr(fetch_slots, "SHORT_WAIT_MS", SHORT_MS)
     async with FakeCluster(nodes=2) as cluster:
         cluster.add_topic("t")
         (partition,) = cluster.topics["t"]
@@ -168,7 +168,7 @@ async def test_who_lies_behind_and_who_is_at_the_end_are_asked_apart(
     asked: list[tuple[str, list[int]]] = []
     call = Fetcher._call
 
-    async def noted(self: Fetcher, place: FetchPlace, readers: list[Any]) -> Any:
+    async def noted(self: Fetcher, place: FetchSlot, readers: list[Any]) -> Any:
         asked.append((place.kind, sorted(reader.partition for reader in readers)))
         return await call(self, place, readers)
 
@@ -177,10 +177,10 @@ async def test_who_lies_behind_and_who_is_at_the_end_are_asked_apart(
     async with consumer(cluster, start="latest", max_wait_ms=1000 * LONG_S) as c:
         await until(lambda: len(asked) > 3)
         assert {tuple(partitions) for _, partitions in asked} == {(0, 1, 2, 3)}
-        assert asked[0][0] == places.POLL and asked[3][0] == places.LONG_POLL
+        assert asked[0][0] == fetch_slots.POLL and asked[3][0] == fetch_slots.LONG_POLL
         asked.clear()
         for partition in (1, 3):
             await c.seek(partition, 1)
         found = [(await c.poll(LONG_S))[0] for _ in range(2)]
     assert sorted((r.partition, r.offset) for r in found) == [(1, 1), (3, 1)]
-    assert asked[0] == (places.READ, [1, 3])
+    assert asked[0] == (fetch_slots.READ, [1, 3])

@@ -11,7 +11,7 @@ from icecore.errors import OffsetOutOfRangeError
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format import parquet_object
 from icecore_node.remote.format.manifest import RawBatch, TieredDamageError, parse_manifest
-from icecore_node.remote.format.tiered_segment import TieredSegment, open_tiered
+from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectMissingError,
@@ -185,7 +185,7 @@ async def test_a_copy_in_the_segment_s_own_format(monkeypatch: pytest.MonkeyPatc
     source = source_of(RAWS)
     async with tiered(source, as_rows=False) as it:
         facts, parts = it.manifest.facts, it.manifest.raw_batches
-        segment = open_tiered(it.store, it.manifest, it.executor)
+        segment = TieredSegment(it.store, it.manifest, it.executor)
         assert parse_manifest(it.manifest.encode()) == it.manifest
         assert not it.manifest.row_groups and len(parts) > 3
         found, offset = b"", facts.base_offset

@@ -14,7 +14,7 @@ from icecore.topic_settings import SEGMENT_FORMAT, SegmentSettings
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.remote.format.manifest import INDEX, MANIFEST, SIDE
 from icecore_node.remote.format.row_batches import batches_of
-from icecore_node.remote.format.tiered_segment import open_tiered
+from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.read.cache import RemoteCache
 from icecore_node.remote.read.remote_log import RemoteLog
 from icecore_node.remote.read.unread import Unread
@@ -58,7 +58,7 @@ def merged_of(sources: Sources) -> Segment:
 async def rows_of(node: UploadNode, segment: Segment, copy: pb.TieredCopy) -> list[Any]:
     """Return the records that readers get of a copy."""
     manifest = await node.manifest(segment, copy)
-    reader = open_tiered(node.tier.store, manifest, node.executor)
+    reader = TieredSegment(node.tier.store, manifest, node.executor)
     batches: list[bytes] = []
     for group in manifest.row_groups:
         covered = group.base_offset, group.end_offset

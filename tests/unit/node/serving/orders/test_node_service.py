@@ -9,7 +9,7 @@ from icecore.errors import FencedError, UnavailableError
 from icecore.model import CoordinatorEpoch, Incarnation, NodeId
 from icecore.rpc.methods import NODE
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.serving.orders.node_service import NodeService
 
 CLUSTER, INCARNATION = b"c" * 16, 5

@@ -11,7 +11,7 @@ from icecore.errors import FencedError, IcecoreError, InvalidRequestError, Throt
 from icecore.model import SegmentId
 from icecore.rpc import convert
 from icecore.v1 import coordinator_pb2 as pb
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.identity.readers import Readers
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.replica.orders import Orders

@@ -8,7 +8,7 @@ import pytest
 from icecore.errors import FencedError, NotReplicaError
 from icecore.rpc.ports import CallContext
 from icecore.v1 import replication_pb2 as pb
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 from icecore_node.serving.replication.replication_service import ReplicationService
 from tests.support.role_setup import Calls
 

@@ -72,7 +72,7 @@ def led() -> OneFollower:
     log = replica(shared, LogBuilder(7))
     record = segment(segment_id=7, epoch=1, base_offset=0)
     others: dict[str, Any] = {
-        each: Calls() for each in ("coordinator", "news", "damage", "readers", "ticks")
+        each: Calls() for each in ("coordinator", "report", "damage", "readers", "ticks")
     }
     lease: Any = SimpleNamespace(is_valid=True)
     leader = Leader(LeaderParts(context=shared, lease=lease, **others), log, record, lambda _: None)

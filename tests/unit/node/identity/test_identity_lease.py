@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from icecore_node.identity.lease import Lease
+from icecore_node.identity.identity import Lease
 
 
 class Clock:

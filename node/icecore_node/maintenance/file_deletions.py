@@ -1,6 +1,7 @@
-"""Carries out delete orders, off the data path, a few files at a time.
+"""Carry out delete orders, off the data path, a few files at a time.
 
-While a node runs, nobody else has files of replicas removed (``storage/replica_removal.py``).
+While a node runs, nobody else has whole replicas removed (``storage/replica_removal.py``).
+``storage/hand_over.py`` moves a sealed log into a file of its own, and drops the bytes it moved.
 
 An order comes from the coordinator and never expires, because a segment id is never used again. The
 replica loses its role at once. Its files are removed on a separate thread, so that neither appends
@@ -61,14 +62,14 @@ class _Turns:
         return max(0.0, self._begins_ms - now_ms)
 
 
-class ReplicaDeletions:
+class FileDeletions:
     """All delete orders of a node. For the loop; only ``_process`` runs on the thread."""
 
     def __init__(
-        self, context: NodeContext, table: ReplicaTable, orders: Orders, news: NodeReport
+        self, context: NodeContext, table: ReplicaTable, orders: Orders, report: NodeReport
     ) -> None:
         self._context = context
-        self._news = news
+        self._report = report
         self._table = table
         self._orders = orders
         self._turns = _Turns()
@@ -151,7 +152,7 @@ class ReplicaDeletions:
                 await self._remove(replica)
                 self._table.remove(replica)
                 event(_log, logging.INFO, "deleted", segment_id=segment_id)
-            self._news.report_deleted(segment_id)
+            self._report.report_deleted(segment_id)
 
     async def _remove(self, replica: Replica) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""On which disk of the node a new log is made, and remembered (``disk_identity.py``)."""
+"""Choose the disk on which a new log is made, and remember it (``disk_identity.py``)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ def choose_disk(rooms: Sequence[Room], limits: DiskLimits) -> str:
     return max(rooms, key=rank).disk
 
 
-class DiskPlacement:
+class DiskChoice:
     """Chooses disks for new logs. All methods block."""
 
     def __init__(self, catalog: ReplicaCatalog) -> None:
@@ -34,9 +34,10 @@ class DiskPlacement:
         self._disks = catalog.disks
 
     def placed(self, rows: Sequence[ReplicaRow]) -> list[ReplicaRow]:
-        """New replicas, each with its location. Raises StorageError when the first disk can't say
-        how
-        full it is."""
+        """New replicas, each with its location.
+
+        Raises StorageError when the first disk can't say how full it is.
+        """
         if self._disks.count == 1 or not rows:
             return list(rows)
         rooms = {room.disk: room for room in self._disks.rooms()}

@@ -11,10 +11,11 @@ import pytest
 
 from icecore.errors import StorageError
 from icecore.model import Epoch, NodeId, Segment, SegmentId, SegmentState
-from icecore_node.context import Identity, Tasks
+from icecore_node.context import Tasks
+from icecore_node.identity.identity import Identity
 from icecore_node.identity.node_report import NodeReport
-from icecore_node.maintenance import deletions as module
-from icecore_node.maintenance.deletions import ReplicaDeletions
+from icecore_node.maintenance import file_deletions as module
+from icecore_node.maintenance.file_deletions import FileDeletions
 from icecore_node.ports import DiskLostError
 from icecore_node.replica.orders import Orders
 
@@ -74,9 +75,9 @@ class Node:
             settings=SimpleNamespace(timing=SimpleNamespace(deletion_retry_ms=1_000)),
         )
         self.orders = Orders(identity)
-        self.news = NodeReport()
-        self.deletions = ReplicaDeletions(
-            cast(Any, self.context), cast(Any, self), self.orders, self.news
+        self.report = NodeReport()
+        self.deletions = FileDeletions(
+            cast(Any, self.context), cast(Any, self), self.orders, self.report
         )
 
     def worker(self, _: str, process: Any, deliver: Any, *, group_items_max: int) -> FakeQueue:
@@ -200,7 +201,7 @@ async def test_a_copy_too_many_goes_and_another_one_may_come(node: Node) -> None
 async def test_who_has_no_copy_says_so(node: Node) -> None:
     node.deletions.drop_surplus(surplus(7))
     await finish(node)
-    assert node.groups == [] and list(node.news._news.deleted) == [1]
+    assert node.groups == [] and list(node.report._news.deleted) == [1]
 
 
 @pytest.mark.parametrize("known", [8, 6, None])
@@ -280,11 +281,11 @@ async def test_what_could_not_be_deleted_is_tried_again_without_another_order(
         node.deletions.order(1)
     await node.settle()
     node.queue.work()
-    assert not node.news._news.deleted
+    assert not node.report._news.deleted
     node.in_the_way = set()
     await finish(node)
     assert not node.held
-    assert list(node.news._news.deleted) == [1]
+    assert list(node.report._news.deleted) == [1]
     assert len(turns) >= 2, "a crowd of retries leaves the disk to others, too"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from icecore.errors import FencedError
 from icecore.model import CoordinatorEpoch, NodeId
-from icecore_node.context import Identity
+from icecore_node.identity.identity import Identity
 
 
 def heard(*told: tuple[int, int], persisted: int = 0) -> Identity:

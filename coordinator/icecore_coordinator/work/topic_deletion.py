@@ -1,9 +1,9 @@
-"""Carries deletions of topics through: counts what is left of each grace, then lets go.
+"""Carry deletions of topics through: count what is left of each grace, then let go.
 
 The grace is counted here, by the monotonic clock of a coordinator that runs. What was counted is
 stored every minute and at the end; a coordinator that dies takes less than a minute of it along, so
-that files may go later than promised and never sooner (R68). Then segments become tombstones, which
-are remembered for as long as an old disk might turn up with their bytes.
+that files may go later than promised and never sooner (R68). Then segments become deletion
+records, which are remembered for as long as an old disk might turn up with their bytes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from icecore_coordinator.decisions.topic_deletion import continue_delete, kept_t
 from icecore_coordinator.ledger import Ledger
 from icecore_coordinator.nodes.copy_reports import CopyReports
 from icecore_coordinator.state.cluster_state import ClusterState
-from icecore_coordinator.state.records import Change, DeletedRecord, TopicRecord
+from icecore_coordinator.state.records import Change, DeletionRecord, TopicRecord
 from icecore_coordinator.timing import Timing
 from icecore_coordinator.work.backoff import KeyedBackoff
 
@@ -28,11 +28,11 @@ PAUSES_PER_STEP = 3
 """Letting a large topic go takes a quarter of the time: others' changes and acks have the rest."""
 STORE_EVERY_MS = 60_000
 CONFIRMED_PER_LOOK = 1_000
-TOMBSTONES_PER_LOOK = 10_000
-TOMBSTONE_KEEP_MS = 30 * 24 * 3600 * 1000
+DELETIONS_PER_LOOK = 10_000
+DELETION_KEEP_MS = 30 * 24 * 3600 * 1000
 
 
-class Deletions:
+class TopicDeletions:
     """Level-triggered, but for the time that it counts between two stores. ``needed`` says which
     topics go; nobody else lets them go."""
 
@@ -46,7 +46,7 @@ class Deletions:
         self._since_ms: dict[tuple[bytes, int], float] = {}
         """(topic id, version of its record) and since when nothing was taken off its grace."""
         self._remembered: list[SegmentId] = []
-        """Tombstones still to be looked at in this round."""
+        """Deletion records still to be looked at in this round."""
 
     async def look(self) -> None:
         """Count what is left of each grace, and forget what nobody can come back with."""
@@ -55,7 +55,7 @@ class Deletions:
         await self._ledger.decide_each(
             gone.items(), lambda state, each: confirm_deletion(state, *each)
         )
-        await self._forget_tombstones()
+        await self._forget_deletions()
 
     def needed(self) -> list[bytes]:
         """Topics that are deleted for good and that nobody lets go yet."""
@@ -107,13 +107,13 @@ class Deletions:
             took_ms = self._clock.monotonic_ms() - began_ms
             await asyncio.sleep(PAUSES_PER_STEP * took_ms / 1000)
 
-    async def _forget_tombstones(self) -> None:
+    async def _forget_deletions(self) -> None:
         """A part of them at a time: with retention there may be very many."""
-        oldest = self._clock.now_ms() - TOMBSTONE_KEEP_MS
+        oldest = self._clock.now_ms() - DELETION_KEEP_MS
         deleted = self._ledger.state.deleted
         self._remembered = self._remembered or list(deleted)
-        part = self._remembered[-TOMBSTONES_PER_LOOK:]
-        del self._remembered[-TOMBSTONES_PER_LOOK:]
+        part = self._remembered[-DELETIONS_PER_LOOK:]
+        del self._remembered[-DELETIONS_PER_LOOK:]
         known = [deleted[each] for each in part if each in deleted]
         old = [
             each
@@ -125,6 +125,6 @@ class Deletions:
         await self._ledger.decide_each(old, _forgotten)
 
 
-def _forgotten(state: ClusterState, record: DeletedRecord) -> Change:
+def _forgotten(state: ClusterState, record: DeletionRecord) -> Change:
     is_known = state.deleted.get(record.segment_id) is record
     return Change(deletes=(record,)) if is_known else Change()

@@ -1,4 +1,4 @@
-"""Handles a batch that a consumer cannot decode: stop at it, or go on behind it.
+"""Decode the batches of a consumer. At one that it cannot decode, stop or go on behind it.
 
 Nodes decode what is produced and refuse such batches; older ones may be stored. A consumer that
 stops goes on only after a ``seek``, never by iterating again, so that no record is skipped in

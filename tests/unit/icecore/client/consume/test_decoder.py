@@ -105,7 +105,7 @@ async def test_skipping_goes_on_counts_and_warns_once(
 ) -> None:
     for read in (read_polled, read_rows):
         caplog.clear()
-        with caplog.at_level(logging.WARNING, "icecore.client.consume.corrupt"):
+        with caplog.at_level(logging.WARNING, "icecore.client.consume.decoder"):
             async with consumer(cluster, on_corrupt="skip") as c:
                 assert await read(c) == ([0, 1, 5, 6])
                 assert c.position() == {0: 7}

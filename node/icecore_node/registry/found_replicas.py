@@ -16,7 +16,7 @@ from icecore_replication.producers import ProducerTable
 _log = logging.getLogger(__name__)
 
 
-def adopt(
+def take_in(
     context: NodeContext, table: ReplicaTable, digests: DigestQueue, found: FoundReplica
 ) -> None:
     """Put one into the table. What is wrong with it, also its producers, goes into ``found``."""
