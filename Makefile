@@ -112,7 +112,7 @@ bench-install: setup ## size of a client's environment, its import, the first he
 	$(PY) -m benchmarks.install
 
 bench-report: setup-bench ## table and plots of RESULTS=file.jsonl, into build/bench
-	$(PY) -m benchmarks.report $(RESULTS) --plots build/bench
+	$(PY) -m benchmarks.harness.report $(RESULTS) --plots build/bench
 
 # What only comparisons and plots need; a peer that can't be had is skipped by the runner.
 setup-bench: setup

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.abuse_neighbour import Neighbour
 from benchmarks.attacks import calls, frames
-from benchmarks.lifetime import exit_with
-from benchmarks.machine import describe, rss_bytes
-from benchmarks.runner import progress
+from benchmarks.attacks.neighbour import Neighbour
+from benchmarks.harness.lifetime import exit_with
+from benchmarks.harness.machine import describe, rss_bytes
+from benchmarks.harness.runner import progress
 from icecore import Admin
 from icecore.dev import LocalCluster
 from icecore.errors import IcecoreError

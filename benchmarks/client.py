@@ -10,8 +10,8 @@ import argparse
 import importlib
 import json
 
-from benchmarks.cases import OURS
-from benchmarks.workload import Job
+from benchmarks.harness.cases import OURS
+from benchmarks.harness.workload import Job
 
 CLIENTS = {
     **dict.fromkeys(OURS, "benchmarks.icecore_client"),
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("job", help="fields of benchmarks.workload.Job, as JSON")
+    parser.add_argument("job", help="fields of benchmarks.harness.workload.Job, as JSON")
     job = Job.from_dict(json.loads(parser.parse_args().job))
     client = importlib.import_module(CLIENTS[job.system])
     print(json.dumps(client.run(job)), flush=True)

@@ -7,7 +7,14 @@ fetching is done by client processes (``benchmarks/client.py``), which are told 
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from benchmarks.cases import IN_MEMORY, IN_ROCKSDB, OVER_GRPC, SHARED_FILES, WITH_SYNCFS, Case
+from benchmarks.harness.cases import (
+    IN_MEMORY,
+    IN_ROCKSDB,
+    OVER_GRPC,
+    SHARED_FILES,
+    WITH_SYNCFS,
+    Case,
+)
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 from icecore.topic_settings import (

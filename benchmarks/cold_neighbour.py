@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from benchmarks.figures import Schedule, latency_ms
+from benchmarks.harness.figures import Schedule, latency_ms
 from icecore import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.process.system import tune_process

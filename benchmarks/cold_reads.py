@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.figures import latency_ms
+from benchmarks.harness.figures import latency_ms
 from benchmarks.tiering import segment_of
 from icecore.codec import batch, row_group
 from icecore.codec.arrow import TOPIC_COLUMNS

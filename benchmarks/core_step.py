@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TypeAlias
 
-from benchmarks.lifetime import exit_with
+from benchmarks.harness.lifetime import exit_with
 from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentState
 from icecore.topic_settings import SegmentSettings
 from icecore_replication.checked import Checked

@@ -34,8 +34,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import quantile
-from benchmarks.machine import describe
+from benchmarks.harness.figures import quantile
+from benchmarks.harness.machine import describe
 from icecore import Admin, Producer
 from icecore.client.types import TopicDescription
 from icecore.dev import LocalCluster

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from benchmarks.cases import LINGER_MS, OVER_GRPC
-from benchmarks.figures import Schedule
-from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
+from benchmarks.harness.cases import LINGER_MS, OVER_GRPC
+from benchmarks.harness.figures import Schedule
+from benchmarks.harness.workload import PROBE_BYTES, Job, Meter, Pool
 from icecore import Consumer, Producer
 from icecore.client.produce.batches import RECORD_OVERHEAD_BYTES, SendHandle
 from icecore.errors import ThrottledError

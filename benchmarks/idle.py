@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lifetime import exit_with
-from benchmarks.machine import cost_of, describe
-from benchmarks.runner import progress
+from benchmarks.harness.lifetime import exit_with
+from benchmarks.harness.machine import cost_of, describe
+from benchmarks.harness.runner import progress
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 

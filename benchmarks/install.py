@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from benchmarks.machine import describe
+from benchmarks.harness.machine import describe
 
 ROOT = Path(__file__).parents[1]
 OURS = (

@@ -29,9 +29,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lifetime import exit_with
-from benchmarks.machine import describe
-from benchmarks.runner import progress
+from benchmarks.harness.lifetime import exit_with
+from benchmarks.harness.machine import describe
+from benchmarks.harness.runner import progress
 from icecore.blocking import Admin
 from icecore.dev import LocalCluster
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from benchmarks.scale_metadata import SETTINGS, records_of
+from benchmarks.scale.metadata import SETTINGS, records_of
 from icecore.model import SegmentId
 from icecore.process.system import SystemRng
 from icecore_coordinator.ledger import Ledger

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import metadata_changes
-from benchmarks.runner import progress
-from benchmarks.scale_etcd import database_bytes
-from benchmarks.scale_metadata import records_of
+from benchmarks.harness.runner import progress
+from benchmarks.scale.etcd import database_bytes
+from benchmarks.scale.metadata import records_of
 from icecore.process.system import SystemRng
 from icecore_coordinator.config import EtcdSettings
 from icecore_coordinator.state.record_json import encode

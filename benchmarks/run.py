@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import OURS, PRESETS, Case
 from benchmarks.cluster import Missing, PeerFailed
-from benchmarks.figures import bound_ratios, median_of
-from benchmarks.lifetime import exit_with
-from benchmarks.machine import describe
-from benchmarks.others import OTHERS_SHARE_MAX, Others
-from benchmarks.report import table
-from benchmarks.runner import Runner, Times, progress
-from benchmarks.systems import PEERS
+from benchmarks.harness.cases import OURS, PRESETS, Case
+from benchmarks.harness.figures import bound_ratios, median_of
+from benchmarks.harness.lifetime import exit_with
+from benchmarks.harness.machine import describe
+from benchmarks.harness.others import OTHERS_SHARE_MAX, Others
+from benchmarks.harness.report import table
+from benchmarks.harness.runner import Runner, Times, progress
+from benchmarks.harness.systems import PEERS
 from icecore.errors import IcecoreError
 
 SYSTEMS = (*OURS, *PEERS)

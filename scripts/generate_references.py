@@ -59,7 +59,7 @@ def settings() -> str:
 
 def _topic_settings() -> list[str]:
     """The table of ``icecore/topic_settings.py``."""
-    from icecore.cli.topic_options import default_of
+    from icecore.cli.topics.topic_options import default_of
     from icecore.topic_settings import SETTINGS
 
     rows = [

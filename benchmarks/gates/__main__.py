@@ -26,9 +26,9 @@ from benchmarks.gates.catalogue import SLOW_TURNS, choose
 from benchmarks.gates.gate import TURNS, Group, Run
 from benchmarks.gates.results import Results, append, updated
 from benchmarks.gates.turns import measure_group
-from benchmarks.lifetime import INTERRUPTED, exit_with
-from benchmarks.machine import describe
-from benchmarks.runner import Runner, Times, progress
+from benchmarks.harness.lifetime import INTERRUPTED, exit_with
+from benchmarks.harness.machine import describe
+from benchmarks.harness.runner import Runner, Times, progress
 
 RUNS = 3
 SECONDS, WARM_S = 1.5, 1.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from benchmarks.cases import ICECORE, Case
+from benchmarks.harness.cases import ICECORE, Case
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PRODUCT: Final = ("icecore", "replication", "node", "coordinator")

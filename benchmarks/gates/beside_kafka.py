@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from benchmarks.cases import (
+from benchmarks.gates.gate import Gate, Group, Measurement, ours, shown
+from benchmarks.harness.cases import (
     FETCH,
     MANY,
     OPEN,
@@ -13,7 +14,6 @@ from benchmarks.cases import (
     WITH_SYNCFS,
     Case,
 )
-from benchmarks.gates.gate import Gate, Group, Measurement, ours, shown
 
 
 def _on_both(case: Case) -> dict[str, Measurement]:

@@ -7,7 +7,21 @@ come last: brokers that are held have their memory still.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.cases import (
+from benchmarks.gates.beside_kafka import beside_kafka
+from benchmarks.gates.gate import (
+    COLD,
+    FAILOVER,
+    LEAST,
+    LIMIT,
+    LOOKUP,
+    PROCESSOR_TIME,
+    Gate,
+    Group,
+    Measurement,
+    ours,
+    shown,
+)
+from benchmarks.harness.cases import (
     DEEP,
     FETCH,
     FETCH_MANY,
@@ -25,20 +39,6 @@ from benchmarks.cases import (
     SMALL_RF3,
     WITH_SYNCFS,
     Case,
-)
-from benchmarks.gates.beside_kafka import beside_kafka
-from benchmarks.gates.gate import (
-    COLD,
-    FAILOVER,
-    LEAST,
-    LIMIT,
-    LOOKUP,
-    PROCESSOR_TIME,
-    Gate,
-    Group,
-    Measurement,
-    ours,
-    shown,
 )
 
 SLOW_TURNS = 2

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from benchmarks.cases import ICECORE, Case
+from benchmarks.harness.cases import ICECORE, Case
 
 LIMIT: Final = "limit"
 """The disk instead of a system; the case tells the number of writers and of their files."""

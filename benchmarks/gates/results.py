@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import BASE
-from benchmarks.figures import median_of
 from benchmarks.gates.bands import RED, REFUSED, Band, Bands, Judged, added, find, judge
 from benchmarks.gates.gate import Group, Run
+from benchmarks.harness.cases import BASE
+from benchmarks.harness.figures import median_of
 
 EXIT_RED, EXIT_REFUSED = 1, 2
 

@@ -9,7 +9,6 @@ gives an answer.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from benchmarks.cases import BASE, is_ours
 from benchmarks.cluster import Missing
 from benchmarks.gates.gate import (
     COLD,
@@ -25,8 +24,9 @@ from benchmarks.gates.gate import (
     Run,
     Turn,
 )
-from benchmarks.others import Others
-from benchmarks.runner import Runner, progress
+from benchmarks.harness.cases import BASE, is_ours
+from benchmarks.harness.others import Others
+from benchmarks.harness.runner import Runner, progress
 
 DISTURBANCE_MAX: Final = 0.15
 """Largest difference between the two sides of a turn, as a share of the processors."""

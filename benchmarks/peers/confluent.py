@@ -7,9 +7,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from benchmarks.cases import BATCH_BYTES, LINGER_MS, Case
-from benchmarks.figures import Schedule
-from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
+from benchmarks.harness.cases import BATCH_BYTES, LINGER_MS, Case
+from benchmarks.harness.figures import Schedule
+from benchmarks.harness.workload import PROBE_BYTES, Job, Meter, Pool
 
 ACKS = {"all": "all", "leader": "1"}
 FEW_PARTITIONS = 16

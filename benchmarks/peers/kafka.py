@@ -13,8 +13,8 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.cases import Case
 from benchmarks.cluster import Missing, NotStarted
+from benchmarks.harness.cases import Case
 from benchmarks.peers.maven import jars
 from benchmarks.peers.processes import HOST, Processes, free_ports
 

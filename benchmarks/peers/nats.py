@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from benchmarks.cases import IN_FLIGHT_BYTES, RECORD_BYTES, Case
 from benchmarks.cluster import Missing, NotStarted
+from benchmarks.harness.cases import IN_FLIGHT_BYTES, RECORD_BYTES, Case
 from benchmarks.peers.processes import HOST, Processes, free_ports
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
 
-from benchmarks.figures import Schedule
+from benchmarks.harness.figures import Schedule
+from benchmarks.harness.workload import PROBE_BYTES, Job, Meter, Pool
 from benchmarks.peers.nats import partition_of, stream_names
-from benchmarks.workload import PROBE_BYTES, Job, Meter, Pool
 
 YIELD_RECORDS = 256
 REQUEST_S, FLUSH_S, FILL_S = 120.0, 60.0, 60.0

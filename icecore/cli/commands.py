@@ -16,7 +16,7 @@ from typer.main import get_command, get_group
 from icecore.cli.examples import EXAMPLES
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "topic": ("topic:app", "Create, describe, change, delete topics."),
+    "topic": ("topics.topic:app", "Create, describe, change, delete topics."),
     "cluster": ("cluster:app", "Nodes and health of the cluster."),
     "node": ("nodes:app", "Storage nodes that come, are emptied, and go."),
     "segment": ("segment:app", "Segments of topics and of data folders."),

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random, randbytes
 from typing import Any, Final
 
-from benchmarks.machine import rss_bytes
+from benchmarks.harness.machine import rss_bytes
 from icecore import Admin, Consumer, Producer
 from icecore.codec import chain
 from icecore.dev import LocalCluster

@@ -44,7 +44,7 @@ def test_a_document_without_a_place_is_refused() -> None:
         ("../start.md#first-records", "../start.md#first-records"),
         ("../../README.md", "../index.md"),
         ("../../tests/chaos/README.md", "../tests/chaos.md"),
-        ("../../benchmarks/soak.py", "../files/benchmarks/soak.py"),
+        ("../../benchmarks/run.py", "../files/benchmarks/run.py"),
         ("../../proto/icecore/v1", "../reference/protocol/index.md"),
         ("https://example.org/x", "https://example.org/x"),
         ("#here", "#here"),

@@ -9,6 +9,8 @@ import pytest
 from tests.tidy.tree import FOLDERS, ROOT
 
 UNIT = ROOT / "tests" / "unit"
+FILES_MAX = 20
+"""Modules of a folder of code, entry points apart: more are two rooms in one."""
 
 # Where the tests of a folder of code are, by the first folder below tests/unit.
 MIRRORED = {
@@ -35,6 +37,17 @@ def test_folders_of_the_servers_hold_one_package_each() -> None:
     for package, folder in FOLDERS.items():
         if package != "icecore":
             assert not list((ROOT / folder).parent.glob("*.py")), folder
+
+
+def test_no_folder_holds_more_files_than_a_reader_takes_in() -> None:
+    """A folder of 20 files is read in one look; a longer list hides what belongs together."""
+    found = {}
+    for top in {*FOLDERS.values(), "benchmarks"}:
+        for folder in (ROOT / top).rglob("*/"):
+            files = [each for each in folder.glob("*.py") if not each.name.startswith("__")]
+            if len(files) > FILES_MAX and folder.name != "v1":
+                found[folder.relative_to(ROOT).as_posix()] = len(files)
+    assert not found
 
 
 def test_rooms_say_what_they_are_for() -> None:

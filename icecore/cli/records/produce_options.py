@@ -8,7 +8,7 @@ import typer
 
 from icecore.cli.records.record_lines import TimeUnit
 from icecore.cli.records.templates import parse_separator
-from icecore.cli.topic_options import parse_size
+from icecore.cli.topics.topic_options import parse_size
 
 
 class Format(StrEnum):

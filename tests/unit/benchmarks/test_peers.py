@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import client, run
-from benchmarks.cases import IN_FLIGHT_BYTES, OURS, Case
 from benchmarks.cluster import Missing
+from benchmarks.harness.cases import IN_FLIGHT_BYTES, OURS, Case
+from benchmarks.harness.systems import PEERS, Systems
 from benchmarks.peers import nats
 from benchmarks.peers.processes import Processes, free_ports
-from benchmarks.systems import PEERS, Systems
 
 # --- all of them ----------------------------------------------------------------------------------
 

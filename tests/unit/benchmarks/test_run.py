@@ -9,23 +9,14 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from benchmarks import (
-    core_step,
-    figures,
-    idle,
-    memory,
-    others,
-    report,
-    run,
-    runner,
-    systems,
-)
-from benchmarks.cases import IN_FLIGHT_BYTES, PRESETS, Case
+from benchmarks import core_step, idle, memory, run
 from benchmarks.cluster import Icecore, Missing, NotStarted, PeerFailed, System
 from benchmarks.gates.base import Tree
-from benchmarks.systems import Systems
-from benchmarks.warm_memory import warm_memory
-from benchmarks.workload import Job
+from benchmarks.harness import figures, others, report, runner, systems
+from benchmarks.harness.cases import IN_FLIGHT_BYTES, PRESETS, Case
+from benchmarks.harness.systems import Systems
+from benchmarks.harness.warm_memory import warm_memory
+from benchmarks.harness.workload import Job
 
 # --- percentiles and open loops -------------------------------------------------------------------
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cases import BASE, Case
 from benchmarks.cluster import Missing
 from benchmarks.gates import base
 from benchmarks.gates.base import BaseCluster, BaseError, Tree, check_out, resolve
-from benchmarks.runner import Runner, Times
-from benchmarks.systems import Systems
+from benchmarks.harness.cases import BASE, Case
+from benchmarks.harness.runner import Runner, Times
+from benchmarks.harness.systems import Systems
 
 CLUSTER = '''
 """A tiny tree: a cluster that remembers its topics in a file."""
@@ -203,7 +203,7 @@ def test_the_runner_runs_the_client_of_the_base(
     )
     git(repository, "commit", "--quiet", "-a", "-m", "third")
     (repository / "icecore" / "__init__.py").write_text("VERSION = 99\n")
-    monkeypatch.setattr("benchmarks.runner.FREE_BYTES_MIN", 0)
+    monkeypatch.setattr("benchmarks.harness.runner.FREE_BYTES_MIN", 0)
     tree = check_out("HEAD", repository=repository)
     with Runner(tmp_path / "data", Times(0.1, 0.1), tree, in_turns=True) as runner:
         result = runner.run(BASE, Case("single"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.cases import Case
 from benchmarks.gates.catalogue import GROUPS, choose
 from benchmarks.gates.gate import Gate, Group, Measurement, Outcome, Turn, shown
+from benchmarks.harness.cases import Case
 
 
 def turn(ours: float, theirs: float, *shares: float) -> Turn:

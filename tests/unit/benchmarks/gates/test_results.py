@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
 from benchmarks.gates import __main__ as command
 from benchmarks.gates import bands
 from benchmarks.gates.bands import Band
 from benchmarks.gates.catalogue import choose
 from benchmarks.gates.gate import Outcome, Run
 from benchmarks.gates.results import Results, append, updated
+from benchmarks.harness import report
 
 MACHINE = "a processor, 2 cores"
 (GROUP,) = choose(["rf3_limit", "rf3_mb_s", "base_rf3"])

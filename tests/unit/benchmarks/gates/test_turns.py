@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.cases import BASE, Case
 from benchmarks.cluster import Missing, PeerFailed
 from benchmarks.gates import turns
 from benchmarks.gates.gate import (
@@ -19,6 +18,7 @@ from benchmarks.gates.gate import (
     Measurement,
     Run,
 )
+from benchmarks.harness.cases import BASE, Case
 
 CASE = Case("produce")
 

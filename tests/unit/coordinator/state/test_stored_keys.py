@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.scale_metadata import records_of
+from benchmarks.scale.metadata import records_of
 from icecore.model import Generation, NodeId, ProducerId, SegmentId
 from icecore.tier_records import TierRecord, TierState, TierTopicRecord
 from icecore_coordinator.state.cluster_state import ClusterState

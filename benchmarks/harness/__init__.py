@@ -1,0 +1,1 @@
+"""Cases, systems, processes and figures that all benchmarks share."""

@@ -1,0 +1,1 @@
+"""Measure look-ups, from the client and in the store."""

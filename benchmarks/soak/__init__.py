@@ -1,0 +1,1 @@
+"""Keep a cluster busy for an hour, and fail when a process of it grows."""

@@ -1,0 +1,1 @@
+"""Measure Spark: first queries, plans, reads and streams."""

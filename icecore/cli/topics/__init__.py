@@ -1,0 +1,1 @@
+"""Commands on topics: `icecore topic`, its options of settings, and how it shows topics."""
