@@ -2041,7 +2041,7 @@ class TieredCopy(_message.Message):
     CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
     LENGTH_BYTES_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
-    FORMAT_FIELD_NUMBER: _builtins.int
+    TIER_FORMAT_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
     """never given out twice in a cluster; part of each object's key"""
     manifest_sha256: _builtins.bytes
@@ -2050,8 +2050,8 @@ class TieredCopy(_message.Message):
     """of all its objects"""
     records: _builtins.int
     """rows of its Parquet object"""
-    format: _builtins.str
-    """as tier_format in TopicSettings"""
+    tier_format: _builtins.str
+    """as in TopicSettings"""
     def __init__(
         self,
         *,
@@ -2060,11 +2060,11 @@ class TieredCopy(_message.Message):
         content_digest: _builtins.bytes = ...,
         length_bytes: _builtins.int = ...,
         records: _builtins.int = ...,
-        format: _builtins.str = ...,
+        tier_format: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "content_digest", b"content_digest", "format", b"format", "length_bytes", b"length_bytes", "manifest_sha256", b"manifest_sha256", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "content_digest", b"content_digest", "length_bytes", b"length_bytes", "manifest_sha256", b"manifest_sha256", "records", b"records", "tier_format", b"tier_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2196,10 +2196,10 @@ class UploadSegment(_message.Message):
 
     SEGMENT_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
-    FORMAT_FIELD_NUMBER: _builtins.int
+    TIER_FORMAT_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
-    format: _builtins.str
+    tier_format: _builtins.str
     @_builtins.property
     def segment(self) -> Global___SegmentAssignment:
         """SEALED, with its full digest"""
@@ -2213,12 +2213,12 @@ class UploadSegment(_message.Message):
         *,
         segment: Global___SegmentAssignment | None = ...,
         attempt: _builtins.int = ...,
-        format: _builtins.str = ...,
+        tier_format: _builtins.str = ...,
         sources: _abc.Iterable[Global___PublishedSegment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "format", b"format", "segment", b"segment", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "segment", b"segment", "sources", b"sources", "tier_format", b"tier_format"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -190,7 +190,7 @@ class TierWorld:
                     content_digest=COPY.content_digest,
                     length_bytes=COPY.length_bytes,
                     records=COPY.records * max(1, len(each.sources)),
-                    format=each.format,
+                    tier_format=each.tier_format,
                 ),
                 source_digests=[COPY.content_digest for _ in each.sources],
             )

@@ -229,7 +229,7 @@ class UploadNode(QueryNode):
     ) -> pb.UploadedSegment:
         """One order, as the coordinator sends it."""
         item = pb.UploadSegment(
-            segment=convert.segment_to_proto(segment), attempt=attempt, format=format_
+            segment=convert.segment_to_proto(segment), attempt=attempt, tier_format=format_
         )
         request = pb.UploadRequest(**self._head(changes), segments=[item])
         answer = await self.service.upload(request.SerializeToString(), CALL)
@@ -247,7 +247,7 @@ class UploadNode(QueryNode):
         item = pb.UploadSegment(
             segment=convert.segment_to_proto(merged),
             attempt=attempt,
-            format=format_,
+            tier_format=format_,
             sources=[
                 pb.PublishedSegment(
                     segment_id=each.segment_id,

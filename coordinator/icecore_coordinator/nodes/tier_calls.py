@@ -16,7 +16,7 @@ from icecore.errors import ConflictError, IcecoreError, ObjectStoreError
 from icecore.model import Incarnation, NodeId, Segment
 from icecore.rpc.convert import error_from_proto, segment_to_proto, settings_to_topic
 from icecore.rpc.framing import in_parts
-from icecore.rpc.messages import message_of
+from icecore.rpc.messages import message_of, value_of
 from icecore.tier_records import TierCopy, TierRecord, TierTopicRecord
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_coordinator.nodes.node_calls import NodeCalls
@@ -99,7 +99,7 @@ class TierCalls:
                 pb.UploadSegment(
                     segment=segment_to_proto(each.segment),
                     attempt=each.attempt,
-                    format=each.tier_format,
+                    tier_format=each.tier_format,
                     sources=map(_published, each.sources),
                 )
                 for each in part
@@ -239,29 +239,15 @@ class TierCalls:
 
 def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:
     """The copy that counts, as a message."""
-    return pb.TieredCopy(
-        attempt=tier.attempt,
-        manifest_sha256=tier.copy.manifest_sha256,
-        content_digest=tier.copy.content_digest,
-        length_bytes=tier.copy.length_bytes,
-        records=tier.copy.records,
-        format=tier.copy.tier_format,
-    )
+    return message_of(pb.TieredCopy, tier.copy, attempt=tier.attempt)
 
 
 def _uploaded(
     message: pb.UploadedSegment, incarnation: Incarnation, store_id: bytes
 ) -> UploadedCopy | IcecoreError:
-    copy = message.copy
     return error_from_proto(message.error) or UploadedCopy(
-        copy.attempt,
-        TierCopy(
-            manifest_sha256=copy.manifest_sha256,
-            content_digest=copy.content_digest,
-            length_bytes=copy.length_bytes,
-            records=copy.records,
-            tier_format=copy.format,
-        ),
+        message.copy.attempt,
+        value_of(TierCopy, message.copy),
         incarnation,
         store_id,
         tuple(message.source_digests),

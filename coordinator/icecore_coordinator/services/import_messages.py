@@ -5,6 +5,7 @@ from dataclasses import replace
 from icecore.errors import InvalidRequestError
 from icecore.model import Epoch, Generation, Segment, SegmentId, SegmentState
 from icecore.rpc.convert import retention_with, tiering_with
+from icecore.rpc.messages import value_of
 from icecore.tier_records import TierCopy
 from icecore.topic_settings import KEEP_ALL, NOT_TIERED
 from icecore.v1 import admin_pb2 as pb
@@ -64,13 +65,7 @@ def imported_segment(topic: ImportedTopic, message: pb.ImportedSegment) -> Impor
         seal_digest=message.seal_digest,
         full_digest=message.full_digest,
     )
-    facts = TierCopy(
-        manifest_sha256=copy.manifest_sha256,
-        content_digest=copy.content_digest,
-        length_bytes=copy.length_bytes,
-        records=copy.records,
-        tier_format=copy.format,
-    )
+    facts = value_of(TierCopy, copy)
     return ImportedSegment(segment, message.max_append_timestamp_ms, copy.attempt, facts)
 
 

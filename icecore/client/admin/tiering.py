@@ -211,6 +211,6 @@ def _segment(planned: Mapping[str, Any]) -> admin_pb2.ImportedSegment:
             content_digest=bytes.fromhex(planned["content_digest"]),
             length_bytes=planned["length_bytes"],
             records=planned["records"],
-            format=planned["tier_format"],
+            tier_format=planned["tier_format"],
         ),
     )

@@ -143,7 +143,7 @@ def _known(segment_id: SegmentId, answer: coordinator_pb2.TieredSegment, asked_m
             convert.segment_from_proto(answer.segment),
             copy.attempt,
             copy.manifest_sha256,
-            copy.format or PARQUET_FORMAT,
+            copy.tier_format or PARQUET_FORMAT,
         ),
         None,
     )

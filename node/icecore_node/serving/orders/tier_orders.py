@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from icecore.errors import IcecoreError
-from icecore.model import CoordinatorEpoch, Generation, SegmentId
+from icecore.model import CoordinatorEpoch
 from icecore.rpc import convert
+from icecore.rpc.messages import value_of
 from icecore.v1 import common_pb2, coordinator_pb2
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import CopyName, PublishedCopy
@@ -67,7 +68,7 @@ class TierOrders:
             segment = convert.segment_from_proto(item.segment)
             place = segment.topic_id, segment.partition
             sources = (*(_copy(*place, each) for each in item.sources),)
-            asked = UploadOrder(segment, item.attempt, item.format, sources)
+            asked = UploadOrder(segment, item.attempt, item.tier_format, sources)
             uploaded = await self._uploads.upload(asked, coordinator_epoch)
         except IcecoreError as error:
             return coordinator_pb2.UploadedSegment(error=convert.error_to_proto(error))
@@ -79,7 +80,7 @@ class TierOrders:
                 content_digest=manifest.content_digest,
                 length_bytes=uploaded.length_bytes,
                 records=manifest.records,
-                format=item.format,
+                tier_format=item.tier_format,
             ),
             source_digests=uploaded.source_digests,
         )
@@ -106,7 +107,7 @@ class TierOrders:
             ),
             SWEEPS_AT_ONCE,
         )
-        names = [_name(each) for each in request.attempts]
+        names = [value_of(CopyName, each) for each in request.attempts]
         errors = await _in_turns(
             (self._sweeper.sweep(each, check) for each in names), SWEEPS_AT_ONCE
         )
@@ -189,23 +190,5 @@ def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
 
 
 def _copy(topic_id: bytes, partition: int, item: coordinator_pb2.PublishedSegment) -> PublishedCopy:
-    name = CopyName(
-        topic_id=topic_id,
-        partition=partition,
-        segment_id=SegmentId(item.segment_id),
-        generation=Generation(item.generation),
-        base_offset=item.base_offset,
-        attempt=item.attempt,
-    )
+    name = value_of(CopyName, item, topic_id=topic_id, partition=partition)
     return PublishedCopy(name, item.manifest_sha256)
-
-
-def _name(item: coordinator_pb2.ClosedAttempt) -> CopyName:
-    return CopyName(
-        topic_id=item.topic_id,
-        partition=item.partition,
-        segment_id=SegmentId(item.segment_id),
-        generation=Generation(item.generation),
-        base_offset=item.base_offset,
-        attempt=item.attempt,
-    )

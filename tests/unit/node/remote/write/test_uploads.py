@@ -55,7 +55,7 @@ async def test_what_is_stored_is_what_was_sealed(node: UploadNode, format_: str)
     result = await node.upload(segment, attempt=5, format_=format_)
     assert not result.error.reason
     copy, manifest = result.copy, await node.manifest(segment, result.copy)
-    assert (copy.attempt, copy.format, copy.records) == (5, format_, manifest.records)
+    assert (copy.attempt, copy.tier_format, copy.records) == (5, format_, manifest.records)
     assert copy.content_digest == manifest.content_digest
     name = node.name(segment, 5)
     objects = {key: len(data) for key, data in node.bucket.objects.items() if key != MARKER_KEY}
