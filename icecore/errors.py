@@ -3,7 +3,8 @@
 An error is *definite* (the request changed nothing and never will) or *indeterminate* (a produce
 may or may not become visible), and it is retriable or not. Both facts belong to the class, so a
 caller never parses messages. ``icecore/rpc/statuses.py`` carries an error over gRPC by its
-``reason`` and its string ``metadata``; nothing else in the code base maps errors to the wire.
+``reason`` and its string ``metadata``; ``error_to_proto`` in ``icecore/rpc/convert.py`` does the
+same for single items of an answer and for native calls.
 """
 
 import json

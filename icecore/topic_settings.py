@@ -1,12 +1,12 @@
 """Settings of a topic: one table of them, and the values that a cluster makes of them.
 
 A new setting is a row of ``TopicSettings``, its name in ``TopicFields`` and a field of the value
-that holds it, all here; in ``proto/`` a field of ``TopicSettings`` and, if it is pinned in each
-segment, of ``SegmentSettings``; its name in the rows of both in ``docs/design/evidence.md``; and
-the code that obeys it. What two settings must agree on, and a default that depends on the cluster,
-are in ``decisions/topic_changes.py``. Checks, options of commands, the cluster's
-``topic_defaults``, conversions and ``docs/reference/settings.md`` (``make references``) follow from
-the row.
+that holds it, all here; in ``proto/`` (``make proto``) a field of ``TopicSettings`` and, if it is
+pinned in each segment, of ``SegmentSettings``; its name in the rows of both in
+``docs/design/evidence.md``; and the code that obeys it. What two settings must agree on, and a
+default that depends on the cluster, are in ``decisions/topic_changes.py``. Checks, options of
+commands, the cluster's ``topic_defaults``, conversions and ``docs/reference/settings.md`` (``make
+references``) follow from the row.
 
 A setting that is not said is None here, and absent in a message.
 """

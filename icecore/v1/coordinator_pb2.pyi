@@ -344,6 +344,8 @@ Global___RegisterResponse: _TypeAlias = RegisterResponse  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
+    """Made in membership/heartbeats.py of the node, taken in by nodes/node_sessions.py of the coordinator."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int

@@ -3,6 +3,8 @@
 Hot paths bump per request or per I/O group, never per record. Labels are bounded: acks, error
 reasons, transports, and (for the gauges a dashboard of partitions needs) topic and partition. Those
 gauges are not kept up to date anywhere: a collector asks the node for them when somebody scrapes.
+``sampling.py`` fills those that are measured now and then. ``make references`` writes
+``docs/reference/metrics.md`` from this file and from that of the coordinator.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -61,8 +61,9 @@ class PendingAcks:
         self._due = True
 
     def take_due(self) -> bool:
-        """Return whether somebody may have become answerable since the last call, though no end
-        moved."""
+        """Return whether a duplicate or a lease may have made a request answerable since the last
+        call, although no end moved.
+        """
         due, self._due = self._due, False
         return due
 

@@ -1,7 +1,8 @@
 """One follower's view of a segment: what is appended here, what is durable, what readers may see.
 
 A follower never decides anything: it appends what continues its log, reports an offset only once it
-is durable, and stops asking when something contradicts its log. Rules R10-R13 of
+is durable, and stops asking when something contradicts its log. When a stream begins, the leader
+compares both logs (``serving/replication/follower_stream.py``). Rules R10-R13 of
 docs/design/protocol.md.
 """
 

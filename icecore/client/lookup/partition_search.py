@@ -101,8 +101,11 @@ class PartitionSearch:
 
     @property
     def planned_ms(self) -> float:
-        """A moment of the monotonic clock: what this was planned on was the newest then. What is
-        learned once its end was seen adds nothing behind that end."""
+        """Monotonic time at which the list of segments was the newest.
+
+        It stands still once the end of the partition was seen: later records are not part of the
+        answer.
+        """
         if self._planned_ms is not None:
             return self._planned_ms
         return self._cluster.chains.newest_ms(self.partition)

@@ -3,8 +3,8 @@
 ``membership/heartbeats.py`` puts the whole heartbeat together; ``membership/disk_report.py`` adds
 what it says of disks.
 
-A heartbeat takes all of it; what is said again after a broken stream is what still holds then
-(``InitialReport``), not what was lost on the way.
+Each heartbeat empties the report. A new stream begins with what still holds (``InitialReport``);
+heartbeats that were lost are not repeated.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,8 @@ writes it, syncs each touched file once, writes one index batch, and hands all r
 in one call: the cost of an fsync and of a thread switch is shared by the whole group. What may
 wait is bounded by the callers (bytes in flight of produces, credits of replication).
 
-A lone small append has nobody to share with. While its worker is idle it waits for the end of the
-turn in which it came: what followers are to get has left by then. Where recent syncs were short
+A lone small append has nobody to share with. If its worker is idle, it waits until the loop's
+turn ends; by then its batches have left for the followers. Where recent syncs were short
 (``ShortSyncs``), the loop then writes and syncs it itself; else it goes to the worker, a thread
 with which the loop has to share the interpreter. The worker and the loop never process
 at the same time, and everything else is as on the worker, the end of the process included. Appends
@@ -53,7 +53,7 @@ PATIENCE_MIN: Final = 4
 """Short syncs in a row, on a worker, before the first one on the loop."""
 PATIENCE_MAX: Final = 1024
 _PATIENCE_PER_LIMIT: Final = 2
-"""And so many for each time that the limit goes into a long sync."""
+"""Or, if more, so many for each multiple of the limit that a long sync lasted."""
 
 
 class ShortSyncs:

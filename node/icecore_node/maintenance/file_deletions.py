@@ -3,11 +3,12 @@
 While a node runs, nobody else has whole replicas removed (``storage/replica_removal.py``).
 ``storage/hand_over.py`` moves a sealed log into a file of its own, and drops the bytes it moved.
 
-An order comes from the coordinator and never expires, because a segment id is never used again. The
-replica loses its role at once. Its files are removed on a separate thread, so that neither appends
-nor the probe that heartbeats wait for (R49) ever wait for an unlink. That thread takes orders in
-groups, each with one synced commit before the first unlink and one after the last (R69), and a
-pause between two groups: the syncs of appends go to the same disk.
+An order comes from the coordinator (made by ``drop`` and ``without_copies`` in its
+``state/records.py``, for which ``decisions/`` decides) and never expires, because a segment id is
+never used again. The replica loses its role at once. Its files are removed on a separate thread, so
+that neither appends nor the probe that heartbeats wait for (R49) ever wait for an unlink. That
+thread takes orders in groups, each with one synced commit before the first unlink and one after the
+last (R69), and a pause between two groups: the syncs of appends go to the same disk.
 """
 
 import asyncio
@@ -74,8 +75,8 @@ class FileDeletions:
         self._orders = orders
         self._turns = _Turns()
         self._wanted: dict[SegmentId, Segment | None] = {}
-        """Deletions with a task, by segment: None = ordered; else the newest record that calls the
-        copy surplus."""
+        """Segments that are being deleted. None: the coordinator ordered it. Else the newest record
+        that calls the copy of this node surplus."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._queue: WorkerQueue[_Deletion] = context.executor.worker(
             "deletions", self._process, self._deliver, group_items_max=GROUP_MAX

@@ -202,6 +202,9 @@ class ReplicaStore:
     def seal(self, segment_id: SegmentId, end_offset: int, seal_digest: bytes) -> None:
         """Mark sealed, durably: from now on bytes never change. Idempotent.
 
+        A node that is killed before starts with the replica unsealed; the record of the segment
+        orders the seal again.
+
         Raises:
             NotAsSealed: The log does not end there with this digest; nothing is changed.
         """

@@ -1,7 +1,8 @@
 """Fetch and ListOffsets of segments that lie in object storage, where no replica here can answer.
 
 The answer is that of a sealed replica: whole batches or the matching records, and the segment's
-end. This node does not know which nodes hold the next segment; the client asks for that.
+end. This node does not know which nodes hold the next segment; the client asks for that. Bytes come
+by ``remote/read/reading.py`` and ``remote/read/objects.py`` from ``remote/store/obstore_store.py``.
 """
 
 from collections.abc import Awaitable, Callable
