@@ -7,7 +7,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
 # Of the two lanes of `make test`: processes that compute, and processes that wait for servers.
-WORKERS ?= 2
+WORKERS ?= 3
 WAIT_WORKERS ?= 3
 CACHE   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/icecore
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -184,7 +184,7 @@ sim: setup ## simulate: SEEDS=n random worlds, or SEED=k to replay one
 	$(PY) -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 sim-mutants: setup ## see that the simulator notices seeded mistakes in the real code
-	$(PY) -m tests.simulation.mutants --jobs $(WORKERS)
+	$(PY) -m tests.simulation.mutants --jobs 2
 
 chaos: setup ## break real processes under load, then attack them: SECONDS=n of each, as root
 	$(PY) -m tests.chaos.run --seconds $(or $(SECONDS),20)

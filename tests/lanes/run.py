@@ -138,7 +138,7 @@ def lanes(extra: Sequence[str]) -> tuple[list[Lane], Lane, list[str]]:
     if subprocess.run([sys.executable, "-c", "import pyspark"], capture_output=True).returncode:
         waiting.remove("tests/spark")
         left_out.append("tests/spark: the extra 'spark' is not installed; `make setup-spark` does")
-    compute = ["-n", os.environ.get("WORKERS", "2"), "--dist", "worksteal"]
+    compute = ["-n", os.environ.get("WORKERS", "3"), "--dist", "worksteal"]
     wait = ["-n", os.environ.get("WAIT_WORKERS", "3"), "--dist", "loadgroup"]
     crowded = ["-o", "timeout=360"]  # twice what a test has that runs alone
     # Two of these at a time would write the same file.
