@@ -44,11 +44,20 @@ def children() -> list[int]:
     found = []
     for task in Path("/proc/self/task").iterdir():
         found += [int(pid) for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if _command_line(pid)]
+    return [pid for pid in found if _is_alive(pid)]
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process has not ended. One that is about to run its program has no command
+    line yet, as a zombie has none any more; the state tells them apart."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX"
+    return False
 
 
 def _command_line(pid: int) -> str:
-    """Empty for a zombie and for a process that is gone."""
+    """Empty for a process that is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     return ""

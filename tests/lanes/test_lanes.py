@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import timed as timed_script
 from tests.lanes import records, run
 from tests.lanes.recorder import FOLDER_VARIABLE
 from tests.lanes.records import Ended, Records
@@ -92,6 +93,21 @@ def test_processor_time_of_orphans_counts(tmp_path: Path) -> None:
     status, result = timed(tmp_path / "orphan.json", sys.executable, "-c", code)
     assert status == 0 and result["left"] == []
     assert 0.2 <= float(str(result["cpu_s"])) < 10
+
+
+def test_a_process_that_is_about_to_run_its_program_has_not_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no command line yet, as one that has ended has none any more."""
+    monkeypatch.setattr(timed_script, "_command_line", lambda _: "")
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        assert process.pid in timed_script.children()
+    finally:
+        process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert process.pid not in timed_script.children()
+    process.wait()
 
 
 def test_a_status_is_handed_on(tmp_path: Path) -> None:

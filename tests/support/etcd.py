@@ -62,6 +62,11 @@ NEEDS_MEMBERS = pytest.mark.skipif(
 """Processes that a test may kill and stop."""
 
 
+def _state_of(task: Path) -> str:
+    """Return the state of a thread, as the kernel names it; T = stopped."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def as_text(value: bytes) -> str:
     """Bytes as the JSON gateway wants them."""
     return base64.b64encode(value).decode()
@@ -216,8 +221,12 @@ class EtcdMembers:
         self._processes[number].wait()
 
     def pause(self, number: int) -> None:
-        """SIGSTOP: its connections stay, nothing is answered."""
-        self._processes[number].send_signal(signal.SIGSTOP)
+        """SIGSTOP: its connections stay, nothing is answered from now on."""
+        process = self._processes[number]
+        process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{process.pid}/task")
+        while any(_state_of(each) != "T" for each in tasks.iterdir()):  # it may be in mid-answer
+            time.sleep(0.001)
 
     def resume(self, number: int) -> None:
         """SIGCONT after ``pause``."""
