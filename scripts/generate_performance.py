@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks are no installed package
 
+from benchmarks.gates import bands  # noqa: E402
 from benchmarks.gates.page import document  # noqa: E402
 
 TARGET = ROOT / "docs/performance.md"
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if stale")
     files = sorted(RESULTS.glob("*.jsonl"))
     lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    fresh = document(lines)
+    fresh = document(lines, bands.read())
     if parser.parse_args().check:
         if not TARGET.exists() or TARGET.read_text() != fresh:
             sys.exit(f"{TARGET.name} is stale, run `make references`")

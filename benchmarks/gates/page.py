@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gates.bands import SKIPPED, number
+from benchmarks.gates.bands import SKIPPED, Band, number
 from benchmarks.gates.catalogue import GROUPS
 
 PAGE = Path(__file__).with_name("page.md")
@@ -40,11 +40,18 @@ def newest(lines: Sequence[Line]) -> tuple[Line, dict[str, Line]]:
     return last, found
 
 
-def document(lines: Sequence[Line]) -> str:
-    """All of docs/performance.md."""
+def document(lines: Sequence[Line], bands: Mapping[str, Mapping[str, Band]]) -> str:
+    """All of docs/performance.md.
+
+    Args:
+        lines: Results, as ``results.py`` writes them. bands: Bands in force, by machine and gate.
+        Those that the runs of a line have made are newer
+            than the line.
+    """
     machine, found = newest(lines)
+    in_force = bands.get(str(machine["name"]), {})
     names = [gate.name for group in GROUPS for gate in group.gates]
-    rows = "".join(_row(found[name]) for name in names if name in found)
+    rows = "".join(_row(found[name], in_force.get(name)) for name in names if name in found)
     absent = sum(name not in found for name in names)
     page = PAGE.read_text()
     for mark, text in (
@@ -67,10 +74,11 @@ def _machine(machine: Line) -> str:
     return _wrapped(f"Machine: {about}.{note}")
 
 
-def _row(line: Line) -> str:
+def _row(line: Line, in_force: Band | None) -> str:
     unit = "" if line["unit"] == "ratio" else f" {line['unit']}"
     low, high = (number(each) for each in line["interval"])
-    band = "–" if line["band"] is None else "{} to {}".format(*map(number, line["band"]))
+    ends = line["band"] if in_force is None else (in_force.low, in_force.high)
+    band = "–" if ends is None else "{} to {}".format(*map(number, ends))
     cells = [line["name"], line["about"], f"{number(line['value'])}{unit}", f"{low} to {high}"]
     cells += [band, str(len(line["by_run"])), f"{line['others_share']:.0%}"]
     return "| " + " | ".join(cells) + " |\n"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gates import page
+from benchmarks.gates.bands import Band
 from benchmarks.gates.catalogue import GROUPS
 from benchmarks.gates.page import document, newest
 
@@ -48,7 +49,7 @@ def test_the_newest_line_of_the_last_machine_counts() -> None:
 def test_the_table_has_a_row_for_each_gate_in_their_order() -> None:
     shown = {**gate("rf1_mb_s", 512.4, "shown", "MB/s"), "band": None}
     lines = [machine(note="beside others"), gate("rf3_limit", 0.5), shown, gate("gone", 1.0)]
-    text = document(lines)
+    text = document(lines, {})
     names = [each.name for group in GROUPS for each in group.gates]
     rows = [line for line in text.splitlines() if line.startswith("| rf")]
     assert rows == [
@@ -61,9 +62,18 @@ def test_the_table_has_a_row_for_each_gate_in_their_order() -> None:
     assert "gone" not in text and "@" not in text
 
 
+def test_a_row_shows_the_band_in_force() -> None:
+    """The runs that make a band are written before there is one."""
+    unbound = {**gate("rf3_limit", 0.5, "shown"), "band": None}
+    band = Band(0.3, 0.8, 5, (0.5,) * 5, 0.01, "2026-01-01", "abc")
+    for name, shown in (("a processor, 2 cores", "0.3 to 0.8"), ("another", "–")):
+        text = document([machine(), unbound], {name: {"rf3_limit": band}})
+        assert f"| rf3_limit | about rf3_limit | 0.5 | 0.4 to 0.6 | {shown} | 5 | 4% |" in text
+
+
 def test_there_is_no_page_without_results() -> None:
     with pytest.raises(ValueError, match="no results; `make bench-gates OUT=FILE` writes some"):
-        document([gate("rf3_limit", 0.5)])
+        document([gate("rf3_limit", 0.5)], {})
 
 
 KINDS = ("machine", "measured", "gate", "scale_metadata", "metadata_changes")
