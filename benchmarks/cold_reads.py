@@ -87,7 +87,7 @@ class World:
     files: OsFileSystem
     manifests: dict[int, Manifest]
 
-    async def describe(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
+    async def describe(self, segment_id: SegmentId) -> coordinator_pb2.DescribedCopy:
         """As the coordinator would."""
         manifest = self.manifests[segment_id]
         facts = manifest.facts
@@ -103,10 +103,10 @@ class World:
             end_offset=facts.end_offset,
             is_tiered=True,
         )
-        copy = coordinator_pb2.TieredCopy(
+        copy = coordinator_pb2.TierCopy(
             attempt=manifest.attempt, manifest_sha256=hashlib.sha256(manifest.encode()).digest()
         )
-        return coordinator_pb2.TieredSegment(segment=convert.segment_to_proto(segment), copy=copy)
+        return coordinator_pb2.DescribedCopy(segment=convert.segment_to_proto(segment), copy=copy)
 
     def reading(self, executor: ThreadExecutor, *, on_disk: bool = False) -> RemoteReading:
         """Return the cold reading of a node that has just started, with nothing in its caches."""

@@ -25,11 +25,11 @@ from icecore.codec.decoding import decode
 from icecore.model import Epoch, Generation, SegmentId
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format.content_digest import ContentDigest
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import Manifest, SegmentFacts
 from icecore_node.remote.format.parquet_object import ParquetEncoder
 from icecore_node.remote.format.row_batches import batches_of
 from icecore_node.remote.format.rows import rows_of
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
 from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
 
@@ -170,7 +170,7 @@ async def measure(settings: StoreSettings, mib: int, group_mib: float) -> dict[s
         footer_sha256=made.footer_sha256,
         row_groups=made.row_groups,
     )
-    segment = TieredSegment(store, manifest, executor)
+    segment = CopyReader(store, manifest, executor)
     with costs.of("verify"):
         await segment.verify()
     await remote_reads(store, segment, executor, costs)
@@ -191,7 +191,7 @@ async def measure(settings: StoreSettings, mib: int, group_mib: float) -> dict[s
 
 
 async def remote_reads(
-    store: ObstoreStore, segment: TieredSegment, executor: ThreadExecutor, costs: Costs
+    store: ObstoreStore, segment: CopyReader, executor: ThreadExecutor, costs: Costs
 ) -> None:
     """Measure reads of single row groups: as bytes, as rows, and as batches that a fetch would
     answer."""

@@ -1813,7 +1813,7 @@ class TopicTiering(_message.Message):
     """empty once the same goes well"""
     last_error_ms: _builtins.int
     @_builtins.property
-    def copies(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.PublishedSegment]: ...
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.PublishedCopy]: ...
     def __init__(
         self,
         *,
@@ -1831,7 +1831,7 @@ class TopicTiering(_message.Message):
         stale_tables: _builtins.int = ...,
         last_error: _builtins.str = ...,
         last_error_ms: _builtins.int = ...,
-        copies: _abc.Iterable[_coordinator_pb2.PublishedSegment] | None = ...,
+        copies: _abc.Iterable[_coordinator_pb2.PublishedCopy] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1930,7 +1930,7 @@ class ImportedSegment(_message.Message):
     full_digest: _builtins.bytes
     max_append_timestamp_ms: _builtins.int
     @_builtins.property
-    def copy(self) -> _coordinator_pb2.TieredCopy: ...
+    def copy(self) -> _coordinator_pb2.TierCopy: ...
     @_builtins.property
     def indexed_headers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """whose hashes are with each record; empty = not known"""
@@ -1947,7 +1947,7 @@ class ImportedSegment(_message.Message):
         seal_digest: _builtins.bytes = ...,
         full_digest: _builtins.bytes = ...,
         max_append_timestamp_ms: _builtins.int = ...,
-        copy: _coordinator_pb2.TieredCopy | None = ...,
+        copy: _coordinator_pb2.TierCopy | None = ...,
         indexed_headers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy"]  # noqa: Y015

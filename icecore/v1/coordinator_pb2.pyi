@@ -2033,7 +2033,7 @@ class HeldEnd(_message.Message):
 Global___HeldEnd: _TypeAlias = HeldEnd  # noqa: Y015
 
 @_typing.final
-class TieredCopy(_message.Message):
+class TierCopy(_message.Message):
     """A copy of a segment in object storage as metadata have it; its manifest says the rest."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2070,7 +2070,7 @@ class TieredCopy(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TieredCopy: _TypeAlias = TieredCopy  # noqa: Y015
+Global___TierCopy: _TypeAlias = TierCopy  # noqa: Y015
 
 @_typing.final
 class DescribeTieredRequest(_message.Message):
@@ -2107,13 +2107,13 @@ class DescribeTieredResponse(_message.Message):
 
     SEGMENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___TieredSegment]:
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribedCopy]:
         """same order"""
 
     def __init__(
         self,
         *,
-        segments: _abc.Iterable[Global___TieredSegment] | None = ...,
+        segments: _abc.Iterable[Global___DescribedCopy] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -2124,7 +2124,7 @@ class DescribeTieredResponse(_message.Message):
 Global___DescribeTieredResponse: _TypeAlias = DescribeTieredResponse  # noqa: Y015
 
 @_typing.final
-class TieredSegment(_message.Message):
+class DescribedCopy(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: _builtins.int
@@ -2139,13 +2139,13 @@ class TieredSegment(_message.Message):
         """with the log start of its partition"""
 
     @_builtins.property
-    def copy(self) -> Global___TieredCopy: ...
+    def copy(self) -> Global___TierCopy: ...
     def __init__(
         self,
         *,
         error: _common_pb2.Error | None = ...,
         segment: Global___SegmentAssignment | None = ...,
-        copy: Global___TieredCopy | None = ...,
+        copy: Global___TierCopy | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error", "segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -2153,7 +2153,7 @@ class TieredSegment(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TieredSegment: _TypeAlias = TieredSegment  # noqa: Y015
+Global___DescribedCopy: _TypeAlias = DescribedCopy  # noqa: Y015
 
 @_typing.final
 class UploadRequest(_message.Message):
@@ -2173,13 +2173,13 @@ class UploadRequest(_message.Message):
     metadata_revision: _builtins.int
     """as in HeartbeatResponse"""
     @_builtins.property
-    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadSegment]: ...
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadOrder]: ...
     def __init__(
         self,
         *,
         cluster_id: _builtins.bytes = ...,
         coordinator_epoch: _builtins.int = ...,
-        segments: _abc.Iterable[Global___UploadSegment] | None = ...,
+        segments: _abc.Iterable[Global___UploadOrder] | None = ...,
         incarnation: _builtins.int = ...,
         node_id: _builtins.int = ...,
         metadata_revision: _builtins.int = ...,
@@ -2193,7 +2193,7 @@ class UploadRequest(_message.Message):
 Global___UploadRequest: _TypeAlias = UploadRequest  # noqa: Y015
 
 @_typing.final
-class UploadSegment(_message.Message):
+class UploadOrder(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_FIELD_NUMBER: _builtins.int
@@ -2207,7 +2207,7 @@ class UploadSegment(_message.Message):
         """SEALED, with its full digest"""
 
     @_builtins.property
-    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]:
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedCopy]:
         """Not empty = nobody has the segment: it is made of these copies, in the order of their offsets."""
 
     def __init__(
@@ -2216,7 +2216,7 @@ class UploadSegment(_message.Message):
         segment: Global___SegmentAssignment | None = ...,
         attempt: _builtins.int = ...,
         tier_format: _builtins.str = ...,
-        sources: _abc.Iterable[Global___PublishedSegment] | None = ...,
+        sources: _abc.Iterable[Global___PublishedCopy] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["segment", b"segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -2224,7 +2224,7 @@ class UploadSegment(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UploadSegment: _TypeAlias = UploadSegment  # noqa: Y015
+Global___UploadOrder: _TypeAlias = UploadOrder  # noqa: Y015
 
 @_typing.final
 class UploadResponse(_message.Message):
@@ -2237,14 +2237,14 @@ class UploadResponse(_message.Message):
     store_id: _builtins.bytes
     """of the object store that this node used, as its marker says"""
     @_builtins.property
-    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadedSegment]:
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___UploadedCopy]:
         """same order"""
 
     def __init__(
         self,
         *,
         incarnation: _builtins.int = ...,
-        results: _abc.Iterable[Global___UploadedSegment] | None = ...,
+        results: _abc.Iterable[Global___UploadedCopy] | None = ...,
         store_id: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -2256,7 +2256,7 @@ class UploadResponse(_message.Message):
 Global___UploadResponse: _TypeAlias = UploadResponse  # noqa: Y015
 
 @_typing.final
-class UploadedSegment(_message.Message):
+class UploadedCopy(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: _builtins.int
@@ -2265,7 +2265,7 @@ class UploadedSegment(_message.Message):
     @_builtins.property
     def error(self) -> _common_pb2.Error: ...
     @_builtins.property
-    def copy(self) -> Global___TieredCopy:
+    def copy(self) -> Global___TierCopy:
         """stored, read back and proved"""
 
     @_builtins.property
@@ -2276,7 +2276,7 @@ class UploadedSegment(_message.Message):
         self,
         *,
         error: _common_pb2.Error | None = ...,
-        copy: Global___TieredCopy | None = ...,
+        copy: Global___TierCopy | None = ...,
         source_digests: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "error", b"error"]  # noqa: Y015
@@ -2285,7 +2285,7 @@ class UploadedSegment(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___UploadedSegment: _TypeAlias = UploadedSegment  # noqa: Y015
+Global___UploadedCopy: _TypeAlias = UploadedCopy  # noqa: Y015
 
 @_typing.final
 class CommitTablesRequest(_message.Message):
@@ -2353,7 +2353,7 @@ class PartitionTable(_message.Message):
     deleted: _builtins.bool
     """the topic is, and may come back; absent = not said"""
     @_builtins.property
-    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedSegment]: ...
+    def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___PublishedCopy]: ...
     @_builtins.property
     def partition_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """all that the topic has had, oldest first; 0 = not known"""
@@ -2369,7 +2369,7 @@ class PartitionTable(_message.Message):
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         revision: _builtins.int = ...,
-        segments: _abc.Iterable[Global___PublishedSegment] | None = ...,
+        segments: _abc.Iterable[Global___PublishedCopy] | None = ...,
         topic_settings: _builtins.str = ...,
         settings_version: _builtins.int = ...,
         partition_counts: _abc.Iterable[_builtins.int] | None = ...,
@@ -2387,7 +2387,7 @@ class PartitionTable(_message.Message):
 Global___PartitionTable: _TypeAlias = PartitionTable  # noqa: Y015
 
 @_typing.final
-class PublishedSegment(_message.Message):
+class PublishedCopy(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SEGMENT_ID_FIELD_NUMBER: _builtins.int
@@ -2426,7 +2426,7 @@ class PublishedSegment(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PublishedSegment: _TypeAlias = PublishedSegment  # noqa: Y015
+Global___PublishedCopy: _TypeAlias = PublishedCopy  # noqa: Y015
 
 @_typing.final
 class CommitTablesResponse(_message.Message):
@@ -2661,13 +2661,13 @@ class CopyToVerify(_message.Message):
     topic_id: _builtins.bytes
     partition: _builtins.int
     @_builtins.property
-    def copy(self) -> Global___PublishedSegment: ...
+    def copy(self) -> Global___PublishedCopy: ...
     def __init__(
         self,
         *,
         topic_id: _builtins.bytes = ...,
         partition: _builtins.int = ...,
-        copy: Global___PublishedSegment | None = ...,
+        copy: Global___PublishedCopy | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -213,7 +213,7 @@ class Knowledge:
         node = self.nodes[receiver if is_node else (segment.leader or receiver)]
         known = self._common | _plain(segment) | {"SegmentAssignment": segment}
         if (copy := self._copies.get(segment.segment_id)) is not None:
-            known |= _plain(copy) | {"PublishedSegment": copy}
+            known |= _plain(copy) | {"PublishedCopy": copy}
         other = rng.choice(list(self.nodes.values()))
         if segment.segment_id in self._firsts and rng.random() < 0.5:
             end_offset, digest = self._firsts[segment.segment_id]

@@ -27,11 +27,11 @@ from icecore.errors import ConflictError, InvalidRequestError, ObjectStoreError
 from icecore.tier_records import topic_folder
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format import topic_table
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import Manifest
 from icecore_node.remote.format.parquet_object import raw_batches
 from icecore_node.remote.format.rows import SCHEMA
 from icecore_node.remote.format.table_file import TableFile, table_file
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.format.topic_table import TopicTable
 from icecore_node.remote.store.object_store import (
     ObjectDeniedError,
@@ -137,7 +137,7 @@ class Place:
         await self.store.put_stream(manifest.parquet.key, pieces())
         if manifest.side is not None:
             await self.store.put_if_absent(manifest.side.key, side)
-        await TieredSegment(self.store, manifest, self._executor).verify()
+        await CopyReader(self.store, manifest, self._executor).verify()
         await self.store.put_if_absent(manifest.key, manifest.encode())
         return manifest
 

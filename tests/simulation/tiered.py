@@ -17,6 +17,7 @@ from icecore.errors import IcecoreError, UnknownTopicError
 from icecore.model import SegmentId
 from icecore.tier_records import TierRecord, TierState, topic_folder
 from icecore_coordinator.state.cluster_state import ClusterState, stored_version
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
@@ -25,7 +26,6 @@ from icecore_node.remote.format.manifest import (
     parse_manifest,
 )
 from icecore_node.remote.format.stored_settings import SETTINGS_PATH, parse_settings
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from tests.simulation.cluster import COORDINATOR
 from tests.simulation.expiring import EarlierLife, ExpiringTopic
 from tests.simulation.history import Produce
@@ -312,7 +312,7 @@ class TieredTopic:
         try:
             data = await store.get_whole(copy_name(tier).key(MANIFEST), MANIFEST_BYTES_MAX)
             manifest = parse_manifest(data, tier.copy.manifest_sha256)
-            await TieredSegment(store, manifest, _Here()).verify()
+            await CopyReader(store, manifest, _Here()).verify()
         except IcecoreError as error:
             return [f"published copy of segment {tier.segment_id} is damaged: {error}"]
         return []

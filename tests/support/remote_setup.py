@@ -163,7 +163,7 @@ class Metadata:
                 return found.changed(is_tiered=True, replicas=())
         return None
 
-    async def ask(self, segment_id: SegmentId, refuted: int) -> coordinator_pb2.TieredSegment:
+    async def ask(self, segment_id: SegmentId, refuted: int) -> coordinator_pb2.DescribedCopy:
         self.calls += 1
         self.refuted += [refuted] if refuted else []
         await asyncio.sleep(0)
@@ -172,10 +172,10 @@ class Metadata:
         manifest = self.published.get(segment_id)
         if manifest is None:
             error = NotReplicaError("no such segment")
-            return coordinator_pb2.TieredSegment(error=convert.error_to_proto(error))
-        return coordinator_pb2.TieredSegment(
+            return coordinator_pb2.DescribedCopy(error=convert.error_to_proto(error))
+        return coordinator_pb2.DescribedCopy(
             segment=convert.segment_to_proto(self.record(segment_id)),
-            copy=coordinator_pb2.TieredCopy(
+            copy=coordinator_pb2.TierCopy(
                 attempt=manifest.attempt,
                 manifest_sha256=hashlib.sha256(manifest.encode()).digest(),
             ),

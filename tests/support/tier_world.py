@@ -181,10 +181,10 @@ class TierWorld:
                 missing=[each is not None for each in found],
             )
         copies = [
-            pb.UploadedSegment(error=told)
+            pb.UploadedCopy(error=told)
             if told
-            else pb.UploadedSegment(
-                copy=pb.TieredCopy(
+            else pb.UploadedCopy(
+                copy=pb.TierCopy(
                     attempt=each.attempt,
                     manifest_sha256=COPY.manifest_sha256,
                     content_digest=COPY.content_digest,

@@ -15,9 +15,9 @@ from icecore.codec.decoding import decode
 from icecore.errors import CorruptBatchError
 from icecore.model import Epoch, Generation, SegmentId
 from icecore_node.io.executor import ThreadExecutor
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import Manifest, SegmentFacts, StoredObject
 from icecore_node.remote.format.parquet_object import EncodedObject, ParquetEncoder, raw_batches
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.object_store import ObjectStore
 from tests.simulation.object_store import SimBucket, SimObjectStore
 from tests.support import poison
@@ -131,7 +131,7 @@ class Tiered:
     bucket: SimBucket
     store: ObjectStore
     manifest: Manifest
-    segment: TieredSegment
+    segment: CopyReader
     executor: ThreadExecutor
 
 
@@ -173,7 +173,5 @@ async def tiered(source: Source, **options: Any) -> AsyncIterator[Tiered]:
     await store.put_if_absent(manifest.parquet.key, data)
     if manifest.side is not None:
         await store.put_if_absent(manifest.side.key, side)
-    yield Tiered(
-        source, bucket, store, manifest, TieredSegment(store, manifest, executor), executor
-    )
+    yield Tiered(source, bucket, store, manifest, CopyReader(store, manifest, executor), executor)
     executor.close()

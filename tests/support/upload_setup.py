@@ -176,9 +176,9 @@ class UploadNode(QueryNode):
         """As ``TopicMirror.shows``."""
         return topic_id in self.live_topics
 
-    async def describe_tiered(self, segment_id: SegmentId) -> pb.TieredSegment:
+    async def describe_tiered(self, segment_id: SegmentId) -> pb.DescribedCopy:
         """As ``CoordinatorLink.describe_tiered``."""
-        found = pb.TieredSegment()
+        found = pb.DescribedCopy()
         if segment_id in self.published:
             found.copy.attempt = self.published[segment_id]
         return found
@@ -226,9 +226,9 @@ class UploadNode(QueryNode):
 
     async def upload(
         self, segment: Segment, attempt: int = 1, format_: str = PARQUET_FORMAT, **changes: Any
-    ) -> pb.UploadedSegment:
+    ) -> pb.UploadedCopy:
         """One order, as the coordinator sends it."""
-        item = pb.UploadSegment(
+        item = pb.UploadOrder(
             segment=convert.segment_to_proto(segment), attempt=attempt, tier_format=format_
         )
         request = pb.UploadRequest(**self._head(changes), segments=[item])
@@ -239,17 +239,17 @@ class UploadNode(QueryNode):
     async def merge(
         self,
         merged: Segment,
-        sources: Sequence[tuple[Segment, pb.TieredCopy]],
+        sources: Sequence[tuple[Segment, pb.TierCopy]],
         attempt: int = 100,
         format_: str = PARQUET_FORMAT,
-    ) -> pb.UploadedSegment:
+    ) -> pb.UploadedCopy:
         """The order to make one segment of several that were uploaded."""
-        item = pb.UploadSegment(
+        item = pb.UploadOrder(
             segment=convert.segment_to_proto(merged),
             attempt=attempt,
             tier_format=format_,
             sources=[
-                pb.PublishedSegment(
+                pb.PublishedCopy(
                     segment_id=each.segment_id,
                     generation=each.generation,
                     base_offset=each.base_offset,
@@ -267,13 +267,13 @@ class UploadNode(QueryNode):
     async def commit(
         self,
         revision: int,
-        copies: dict[SegmentId, pb.TieredCopy],
+        copies: dict[SegmentId, pb.TierCopy],
         settings: StoredSettings = NOT_SAID,
         **changes: Any,
     ) -> common_pb2.Error:
         """The table of the partition, as of a revision."""
         segments = [
-            pb.PublishedSegment(
+            pb.PublishedCopy(
                 segment_id=segment_id,
                 generation=0,
                 base_offset=self.logs[segment_id].identity.base_offset,
@@ -302,14 +302,14 @@ class UploadNode(QueryNode):
         return error
 
     async def verify(
-        self, copies: dict[SegmentId, pb.TieredCopy], **changes: Any
+        self, copies: dict[SegmentId, pb.TierCopy], **changes: Any
     ) -> pb.VerifyCopiesResponse:
         """Look for published copies."""
         items = [
             pb.CopyToVerify(
                 topic_id=TOPIC,
                 partition=0,
-                copy=pb.PublishedSegment(
+                copy=pb.PublishedCopy(
                     segment_id=segment_id,
                     generation=0,
                     base_offset=self.logs[segment_id].identity.base_offset,
@@ -372,7 +372,7 @@ class UploadNode(QueryNode):
             attempt=attempt,
         )
 
-    async def manifest(self, segment: Segment, copy: pb.TieredCopy) -> Manifest:
+    async def manifest(self, segment: Segment, copy: pb.TierCopy) -> Manifest:
         """Return the stored manifest of a copy; its hash is the one that the node answered."""
         store: ObjectStore = self.tier.store
         key = self.name(segment, copy.attempt).key(MANIFEST)

@@ -53,7 +53,6 @@ NOT_OURS = frozenset(
         ("docs/spark-jobs.md", "build/spark/icecore_jobs.py"),  # made by the job package
         ("docs/spark-jobs.md", "icecore_jobs.py"),
         ("docs/performance.md", "build/base/"),  # made by the gates
-        ("docs/performance.md", "benchmarks/gates/bands.json"),
         ("docs/spark.md", "Trigger.AvailableNow"),  # of Spark
         ("docs/spark-jobs.md", "icecore.spark.job"),  # the schema of a report
         ("docs/reference/glossary.md", "last_offset"),  # named because it is not used

@@ -96,7 +96,7 @@ class TierCalls:
 
         def ask(common: dict[str, Any], part: Sequence[UploadItem]) -> pb.UploadRequest:
             segments = [
-                pb.UploadSegment(
+                pb.UploadOrder(
                     segment=segment_to_proto(each.segment),
                     attempt=each.attempt,
                     tier_format=each.tier_format,
@@ -237,13 +237,13 @@ class TierCalls:
                 yield error or True
 
 
-def copy_to_proto(tier: TierRecord) -> pb.TieredCopy:
+def copy_to_proto(tier: TierRecord) -> pb.TierCopy:
     """The copy that counts, as a message."""
-    return message_of(pb.TieredCopy, tier.copy, attempt=tier.attempt)
+    return message_of(pb.TierCopy, tier.copy, attempt=tier.attempt)
 
 
 def _uploaded(
-    message: pb.UploadedSegment, incarnation: Incarnation, store_id: bytes
+    message: pb.UploadedCopy, incarnation: Incarnation, store_id: bytes
 ) -> UploadedCopy | IcecoreError:
     return error_from_proto(message.error) or UploadedCopy(
         message.copy.attempt,
@@ -269,8 +269,8 @@ def _table(item: TableItem) -> pb.PartitionTable:
     )
 
 
-def _published(tier: TierRecord) -> pb.PublishedSegment:
-    return pb.PublishedSegment(
+def _published(tier: TierRecord) -> pb.PublishedCopy:
+    return pb.PublishedCopy(
         segment_id=tier.segment_id,
         generation=tier.generation,
         base_offset=tier.base_offset,

@@ -185,8 +185,8 @@ def _tiered_topics(state: ClusterState) -> Iterator[TopicRecord]:
             yield topic
 
 
-def _published(tier: TierRecord) -> coordinator_pb2.PublishedSegment:
-    return coordinator_pb2.PublishedSegment(
+def _published(tier: TierRecord) -> coordinator_pb2.PublishedCopy:
+    return coordinator_pb2.PublishedCopy(
         segment_id=tier.segment_id,
         generation=tier.generation,
         base_offset=tier.base_offset,
@@ -234,14 +234,14 @@ class TieredCopies:
                 self._doubt(SegmentId(segment_id))
         return coordinator_pb2.DescribeTieredResponse(segments=found).SerializeToString()
 
-    def _segment(self, segment_id: SegmentId) -> coordinator_pb2.TieredSegment:
+    def _segment(self, segment_id: SegmentId) -> coordinator_pb2.DescribedCopy:
         record = self._state.segments.get(segment_id)
         if record is None:
             error = ConflictError(f"there is no segment {segment_id} (any more)")
-            return coordinator_pb2.TieredSegment(error=error_to_proto(error))
+            return coordinator_pb2.DescribedCopy(error=error_to_proto(error))
         segment = segment_to_proto(self._state.assignment(record))
         if not is_published(self._state, record):
             error = ConflictError(f"no copy of segment {segment_id} is published")
-            return coordinator_pb2.TieredSegment(error=error_to_proto(error), segment=segment)
+            return coordinator_pb2.DescribedCopy(error=error_to_proto(error), segment=segment)
         tier = self._state.tiers.segments[segment_id]
-        return coordinator_pb2.TieredSegment(segment=segment, copy=copy_to_proto(tier))
+        return coordinator_pb2.DescribedCopy(segment=segment, copy=copy_to_proto(tier))

@@ -205,7 +205,7 @@ def _segment(planned: Mapping[str, Any]) -> admin_pb2.ImportedSegment:
         full_digest=bytes.fromhex(planned["full_digest"]),
         max_append_timestamp_ms=planned["max_append_timestamp_ms"],
         indexed_headers=planned.get("indexed_headers", ()),
-        copy=coordinator_pb2.TieredCopy(
+        copy=coordinator_pb2.TierCopy(
             attempt=planned["attempt"],
             manifest_sha256=bytes.fromhex(planned["manifest_sha256"]),
             content_digest=bytes.fromhex(planned["content_digest"]),

@@ -122,7 +122,7 @@ class CoordinatorLink:
         self._prepare: _Batcher[coordinator_pb2.SegmentRef, coordinator_pb2.PreparedSuccessor] = (
             _Batcher(self._call_prepare)
         )
-        self._describe: _Batcher[tuple[SegmentId, int], coordinator_pb2.TieredSegment] = _Batcher(
+        self._describe: _Batcher[tuple[SegmentId, int], coordinator_pb2.DescribedCopy] = _Batcher(
             self._call_describe
         )
         self._seal: _Batcher[coordinator_pb2.SegmentSeal, coordinator_pb2.SealResult] = _Batcher(
@@ -250,7 +250,7 @@ class CoordinatorLink:
 
     async def describe_tiered(
         self, segment_id: SegmentId, refuted_attempt: int = 0
-    ) -> coordinator_pb2.TieredSegment:
+    ) -> coordinator_pb2.DescribedCopy:
         """Return the published copy of a segment, or the error that says why there is none.
 
         Args:
@@ -303,7 +303,7 @@ class CoordinatorLink:
 
     async def _call_describe(
         self, asked: list[tuple[SegmentId, int]]
-    ) -> list[coordinator_pb2.TieredSegment]:
+    ) -> list[coordinator_pb2.DescribedCopy]:
         request = coordinator_pb2.DescribeTieredRequest(
             cluster_id=self._context.identity.cluster_id,
             segment_ids=[segment_id for segment_id, _ in asked],

@@ -22,12 +22,12 @@ from icecore_node.timing import NodeTiming
 
 KNOWN_MAX: Final = 16_384
 
-Ask: TypeAlias = Callable[[SegmentId, int], Awaitable[coordinator_pb2.TieredSegment]]
+Ask: TypeAlias = Callable[[SegmentId, int], Awaitable[coordinator_pb2.DescribedCopy]]
 """Asks about a segment; tells the attempt of a copy that could not be read, 0 = none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DescribedCopy:
     """A published copy."""
 
     segment: Segment
@@ -39,7 +39,7 @@ class Description:
 @dataclass(slots=True)
 class _Known:
     asked_ms: float
-    description: Description | None
+    description: DescribedCopy | None
     error: IcecoreError | None
 
 
@@ -61,8 +61,8 @@ class Descriptions:
         self._asking: dict[SegmentId, asyncio.Task[_Known]] = {}
 
     async def of(
-        self, segment_id: SegmentId, *, newer_than: Description | None = None
-    ) -> Description:
+        self, segment_id: SegmentId, *, newer_than: DescribedCopy | None = None
+    ) -> DescribedCopy:
         """The published copy of a segment.
 
         Args:
@@ -126,7 +126,7 @@ class Descriptions:
         return found
 
 
-def _known(segment_id: SegmentId, answer: coordinator_pb2.TieredSegment, asked_ms: float) -> _Known:
+def _known(segment_id: SegmentId, answer: coordinator_pb2.DescribedCopy, asked_ms: float) -> _Known:
     error = convert.error_from_proto(answer.error)
     if error is None and not (answer.HasField("segment") and answer.HasField("copy")):
         error = NotReplicaError(f"no copy of segment {segment_id} is described")
@@ -139,7 +139,7 @@ def _known(segment_id: SegmentId, answer: coordinator_pb2.TieredSegment, asked_m
     copy = answer.copy
     return _Known(
         asked_ms,
-        Description(
+        DescribedCopy(
             convert.segment_from_proto(answer.segment),
             copy.attempt,
             copy.manifest_sha256,

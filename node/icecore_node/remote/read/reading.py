@@ -21,6 +21,7 @@ from icecore_node.context import NodeContext, Tasks
 from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.metrics import NodeMetrics
 from icecore_node.ports import Buffer, Executor, RemotePorts
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import (
     MANIFEST_BYTES_MAX,
     Manifest,
@@ -31,10 +32,9 @@ from icecore_node.remote.format.manifest import (
     parse_manifest,
 )
 from icecore_node.remote.format.row_batches import ROW_COLUMNS, RowBatches
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.read.admission import Admission
 from icecore_node.remote.read.cache import RemoteCache, ValueLease
-from icecore_node.remote.read.descriptions import Ask, Description, Descriptions
+from icecore_node.remote.read.descriptions import Ask, DescribedCopy, Descriptions
 from icecore_node.remote.read.disk_cache import DiskCache
 from icecore_node.remote.read.objects import CachedObjects
 from icecore_node.remote.read.remote_log import Held, RawPart, RemoteLog, gathered
@@ -63,9 +63,9 @@ Ts = TypeVarTuple("Ts")
 class RemoteCopy:
     """A published copy, opened."""
 
-    description: Description
+    description: DescribedCopy
     manifest: Manifest
-    tiered: TieredSegment
+    tiered: CopyReader
     objects: CachedObjects
     last_end_offset: int = -1
     """End offset of the part that was read last. A read that begins there looks like a scan."""
@@ -248,7 +248,7 @@ class RemoteReading:
                     segment_id=segment_id,
                 ) from error
 
-    def _damaged(self, description: Description, error: StorageError) -> None:
+    def _damaged(self, description: DescribedCopy, error: StorageError) -> None:
         segment_id = description.segment.segment_id
         event(
             _log,
@@ -261,7 +261,7 @@ class RemoteReading:
         self._parts.metrics.remote_damage.inc()
         self._parts.cache.forget(lambda key: isinstance(key, tuple) and key[:1] == (segment_id,))
 
-    async def _open(self, description: Description) -> RemoteCopy:
+    async def _open(self, description: DescribedCopy) -> RemoteCopy:
         key = (description.segment.segment_id, description.attempt, description.manifest_sha256)
         opened = await self._parts.cache.parsed(
             (*key, "copy"), lambda: self._opened(description), is_pinned=True
@@ -269,7 +269,7 @@ class RemoteReading:
         opened.description = description  # the newest: where the log starts moves on
         return opened
 
-    async def _opened(self, description: Description) -> tuple[RemoteCopy, int]:
+    async def _opened(self, description: DescribedCopy) -> tuple[RemoteCopy, int]:
         parts, segment = self._parts, description.segment
         facts = facts_of(segment)
         key = facts.key(description.attempt, ".manifest.json")
@@ -290,7 +290,7 @@ class RemoteReading:
         manifest = await parts.executor.run(parse_manifest, data, sha256)
         _check(manifest, segment)
         objects = CachedObjects(parts.store, parts.cache, manifest, parts.executor)
-        tiered = TieredSegment(objects, manifest, parts.executor, is_proved=True)
+        tiered = CopyReader(objects, manifest, parts.executor, is_proved=True)
         copy = RemoteCopy(description, manifest, tiered, objects)
         return copy, MANIFEST_MEMORY_PART * len(data)
 

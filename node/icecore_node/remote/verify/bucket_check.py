@@ -14,8 +14,8 @@ from typing import TypeAlias
 from icecore.model import OFFSETS_LEFT_OUT
 from icecore.tier_records import topic_folder
 from icecore_node.ports import Executor
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import Manifest, TieredDamageError
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.object_store import ObjectMissingError, ObjectTooShortError
 from icecore_node.remote.verify.behind_table import copies_behind, passed_over
 from icecore_node.remote.verify.bucket import Bucket, CountingStore, FoundManifest, TopicObjects
@@ -145,7 +145,7 @@ class BucketCheck:
     async def _problem(self, manifest: Manifest, is_bare: bool) -> str:
         """Return how a copy differs from its manifest; empty = it does not."""
         try:
-            await TieredSegment(self._store, manifest, self._executor).verify(is_bare=is_bare)
+            await CopyReader(self._store, manifest, self._executor).verify(is_bare=is_bare)
             await self._prove_index(manifest)
         except (TieredDamageError, ObjectMissingError, ObjectTooShortError) as error:
             return error.message

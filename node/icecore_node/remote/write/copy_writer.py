@@ -11,13 +11,13 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 from icecore.errors import InvalidRequestError
 from icecore.rpc.ports import Clock
 from icecore_node.io.heavy_work import HeavyWork
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import (
     MANIFEST_BYTES_MAX,
     Manifest,
     StoredObject,
     TieredDamageError,
 )
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.object_store import ObjectExistsError, ObjectStore
 
 STEP_BYTES: Final = 32 << 20
@@ -52,7 +52,7 @@ class Throttle:
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class WrittenCopy:
     """A copy that is stored and proved."""
 
     manifest: Manifest
@@ -107,7 +107,7 @@ class CopyWriter:
 
     async def finish(
         self, manifest: Manifest, also: Callable[[Any], None] | None = None
-    ) -> Uploaded:
+    ) -> WrittenCopy:
         """Prove what was put, and put the manifest.
 
         Args:
@@ -125,13 +125,13 @@ class CopyWriter:
         await self._put_manifest(manifest.key, data)
         objects = [each for each in (manifest.parquet, manifest.index, manifest.side) if each]
         length_bytes = len(data) + sum(each.size_bytes for each in objects)
-        return Uploaded(manifest, hashlib.sha256(data).digest(), length_bytes)
+        return WrittenCopy(manifest, hashlib.sha256(data).digest(), length_bytes)
 
     async def _prove(self, manifest: Manifest, also: Callable[[Any], None] | None) -> None:
         """Read back everything as it is stored, and compare it with the manifest. Bytes in memory
         prove nothing."""
         steps = _Steps(self._work, self.throttle, self._clock, self.check)
-        await TieredSegment(self.store, manifest, steps).verify(also)
+        await CopyReader(self.store, manifest, steps).verify(also)
         index = manifest.index
         if index is None:
             return

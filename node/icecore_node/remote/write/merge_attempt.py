@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from icecore.tier_records import ROWS
 from icecore.topic_settings import PARQUET_FORMAT
 from icecore_node.context import NodeContext
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import (
     INDEX,
     MANIFEST,
@@ -21,8 +22,7 @@ from icecore_node.remote.format.manifest import (
 )
 from icecore_node.remote.format.merged_segment import MergedEntries, SourceDigests, check_sources
 from icecore_node.remote.format.parquet_object import ParquetEncoder
-from icecore_node.remote.format.tiered_segment import TieredSegment
-from icecore_node.remote.write.copy_writer import PART_BYTES, CopyWriter, Uploaded
+from icecore_node.remote.write.copy_writer import PART_BYTES, CopyWriter, WrittenCopy
 
 MERGED_FORMAT = PARQUET_FORMAT
 
@@ -45,7 +45,7 @@ class MergeAttempt:
 
     async def run(
         self, facts: SegmentFacts, attempt: int, copies: Sequence[PublishedCopy]
-    ) -> Uploaded:
+    ) -> WrittenCopy:
         """Put the merged segment and prove it.
 
         Raises:
@@ -80,7 +80,7 @@ class MergeAttempt:
         )
         digests = SourceDigests(sources)
         uploaded = await self._writer.finish(manifest, digests.add)
-        return Uploaded(
+        return WrittenCopy(
             manifest, uploaded.manifest_sha256, uploaded.length_bytes, tuple(digests.digests())
         )
 
@@ -96,7 +96,7 @@ class MergeAttempt:
         step, metrics = self._writer.step, self._context.metrics
         yield await step(encoder.begin)
         for manifest in sources:
-            source = TieredSegment(self._writer.store, manifest, self._context.executor)
+            source = CopyReader(self._writer.store, manifest, self._context.executor)
             for group in manifest.row_groups:
                 rows = await source.rows(group)
                 await step(entries.add, rows, group)

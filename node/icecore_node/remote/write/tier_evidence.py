@@ -22,7 +22,7 @@ from icecore_node.registry.topic_mirror import TopicMirror
 
 _log = logging.getLogger(__name__)
 
-Describe: TypeAlias = Callable[[SegmentId], Awaitable[coordinator_pb2.TieredSegment]]
+Describe: TypeAlias = Callable[[SegmentId], Awaitable[coordinator_pb2.DescribedCopy]]
 """Asks the coordinator about one segment; requests made at the same time share a call."""
 ASKED_AT_ONCE: Final = 500
 

@@ -19,7 +19,7 @@ from icecore.topic_settings import PARQUET_FORMAT
 from icecore_node.context import NodeContext
 from icecore_node.remote.format.manifest import INDEX, SIDE, Manifest, SegmentFacts, StoredObject
 from icecore_node.remote.format.parquet_object import EncodedObject, ParquetEncoder, raw_batches
-from icecore_node.remote.write.copy_writer import PART_BYTES, CopyWriter, Uploaded
+from icecore_node.remote.write.copy_writer import PART_BYTES, CopyWriter, WrittenCopy
 from icecore_node.storage.engine import LogReader
 from icecore_replication.digest import FullDigest
 
@@ -89,7 +89,7 @@ class UploadAttempt:
         self._writer = writer
         self._indexed_headers = indexed_headers
 
-    async def run(self, facts: SegmentFacts, attempt: int, format_: str) -> Uploaded:
+    async def run(self, facts: SegmentFacts, attempt: int, format_: str) -> WrittenCopy:
         """Put the segment and prove it.
 
         Raises:

@@ -21,7 +21,7 @@ from icecore_node.io.heavy_work import HeavyWork
 from icecore_node.registry.table import ReplicaTable
 from icecore_node.remote.access import TierAccess
 from icecore_node.remote.format.manifest import PublishedCopy, facts_of
-from icecore_node.remote.write.copy_writer import CopyWriter, Throttle, Uploaded
+from icecore_node.remote.write.copy_writer import CopyWriter, Throttle, WrittenCopy
 from icecore_node.remote.write.merge_attempt import MERGED_FORMAT, MergeAttempt
 from icecore_node.remote.write.tier_tables import check_name
 from icecore_node.remote.write.upload_attempt import SourceDamagedError, UploadAttempt
@@ -76,7 +76,7 @@ class Uploads:
         self._throttle = Throttle(context.clock, bytes_per_s)
         self._under_way: dict[SegmentId, Order] = {}
 
-    async def upload(self, asked: UploadOrder, coordinator_epoch: CoordinatorEpoch) -> Uploaded:
+    async def upload(self, asked: UploadOrder, coordinator_epoch: CoordinatorEpoch) -> WrittenCopy:
         """Carry out one order.
 
         Raises:
@@ -118,7 +118,7 @@ class Uploads:
         )
         return uploaded
 
-    async def _alone(self, asked: UploadOrder, coordinator_epoch: CoordinatorEpoch) -> Uploaded:
+    async def _alone(self, asked: UploadOrder, coordinator_epoch: CoordinatorEpoch) -> WrittenCopy:
         segment_id = asked.segment.segment_id
         before = self._under_way.get(segment_id)
         if before is not None:
@@ -131,14 +131,14 @@ class Uploads:
                 if self._under_way.get(segment_id) is order:
                     del self._under_way[segment_id]
 
-    async def _carry_out(self, order: Order, asked: UploadOrder) -> Uploaded:
+    async def _carry_out(self, order: Order, asked: UploadOrder) -> WrittenCopy:
         async with self._slots:
             await self._access.confirm()
             uploaded = await self._upload(order, asked)
             await self._access.confirm()  # nothing was unmounted meanwhile
             return uploaded
 
-    async def _upload(self, order: Order, asked: UploadOrder) -> Uploaded:
+    async def _upload(self, order: Order, asked: UploadOrder) -> WrittenCopy:
         facts = facts_of(asked.segment, self._context.identity.cluster_id)
         headers = asked.segment.settings.indexed_headers
         if asked.sources:

@@ -54,7 +54,7 @@ class TierOrders:
 
     async def upload(
         self, request: coordinator_pb2.UploadRequest
-    ) -> list[coordinator_pb2.UploadedSegment]:
+    ) -> list[coordinator_pb2.UploadedCopy]:
         """Upload all segments of the order; the settings bound how many at the same time."""
         coordinator_epoch = CoordinatorEpoch(request.coordinator_epoch)
         return await asyncio.gather(
@@ -62,8 +62,8 @@ class TierOrders:
         )
 
     async def _upload(
-        self, item: coordinator_pb2.UploadSegment, coordinator_epoch: CoordinatorEpoch
-    ) -> coordinator_pb2.UploadedSegment:
+        self, item: coordinator_pb2.UploadOrder, coordinator_epoch: CoordinatorEpoch
+    ) -> coordinator_pb2.UploadedCopy:
         try:
             segment = convert.segment_from_proto(item.segment)
             place = segment.topic_id, segment.partition
@@ -71,10 +71,10 @@ class TierOrders:
             asked = UploadOrder(segment, item.attempt, item.tier_format, sources)
             uploaded = await self._uploads.upload(asked, coordinator_epoch)
         except IcecoreError as error:
-            return coordinator_pb2.UploadedSegment(error=convert.error_to_proto(error))
+            return coordinator_pb2.UploadedCopy(error=convert.error_to_proto(error))
         manifest = uploaded.manifest
-        return coordinator_pb2.UploadedSegment(
-            copy=coordinator_pb2.TieredCopy(
+        return coordinator_pb2.UploadedCopy(
+            copy=coordinator_pb2.TierCopy(
                 attempt=manifest.attempt,
                 manifest_sha256=uploaded.manifest_sha256,
                 content_digest=manifest.content_digest,
@@ -189,6 +189,6 @@ def _partition(item: coordinator_pb2.PartitionTable) -> PublishedPartition:
     )
 
 
-def _copy(topic_id: bytes, partition: int, item: coordinator_pb2.PublishedSegment) -> PublishedCopy:
+def _copy(topic_id: bytes, partition: int, item: coordinator_pb2.PublishedCopy) -> PublishedCopy:
     name = value_of(CopyName, item, topic_id=topic_id, partition=partition)
     return PublishedCopy(name, item.manifest_sha256)

@@ -314,7 +314,7 @@ def part(name: str, *segment_ids: int, deleted: bool = False) -> admin_pb2.Bucke
             base_offset=each * 10,
             end_offset=each * 10 + 10,
             seal_digest=b"d" * 32,
-            copy=pb.TieredCopy(
+            copy=pb.TierCopy(
                 attempt=each, manifest_sha256=b"m" * 32, content_digest=b"c" * 32, length_bytes=9
             ),
         )

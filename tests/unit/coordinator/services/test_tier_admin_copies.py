@@ -24,7 +24,7 @@ async def described(
     cluster_id: bytes = b"c" * 16,
     refuted: tuple[int, ...] = (),
     doubt: Callable[[SegmentId], None] = lambda _: None,
-) -> list[pb.TieredSegment]:
+) -> list[pb.DescribedCopy]:
     request = pb.DescribeTieredRequest(
         cluster_id=cluster_id, segment_ids=segment_ids, refuted_attempts=refuted
     )

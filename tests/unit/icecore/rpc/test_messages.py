@@ -33,7 +33,7 @@ NODE = NodeInfo(3, "127.0.0.1:7401", 5, NodeState.DOWN, rack="a")  # type: ignor
         (SegmentMove, admin_pb2.SegmentMove, set()),
         (AdoptFinding, admin_pb2.AdoptFinding, set()),
         (AdoptedMetadata, admin_pb2.AdoptMetadataResponse, set()),
-        (PublishedCopy, coordinator_pb2.PublishedSegment, set()),
+        (PublishedCopy, coordinator_pb2.PublishedCopy, set()),
         (TopicTiering, admin_pb2.TopicTiering, {"table"}),
     ],
 )

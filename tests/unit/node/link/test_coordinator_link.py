@@ -19,7 +19,7 @@ class Coordinator:
         self.answers = answers
 
     async def call(self, address: str, method: str, body: bytes, *, timeout_s: float) -> bytes:
-        segments = [pb.TieredSegment()] * self.answers
+        segments = [pb.DescribedCopy()] * self.answers
         return pb.DescribeTieredResponse(segments=segments).SerializeToString()
 
 
@@ -41,4 +41,4 @@ async def test_too_few_answers_are_none(answers: int) -> None:
 
 
 async def test_each_request_has_its_answer() -> None:
-    assert await describe_two(Coordinator(2)) == [pb.TieredSegment()] * 2
+    assert await describe_two(Coordinator(2)) == [pb.DescribedCopy()] * 2

@@ -127,7 +127,7 @@ async def test_more_copies_than_a_call_takes_are_an_error_that_says_what_to_do(
 
 
 def test_an_order_of_that_size_fits_into_a_message() -> None:
-    largest = pb.PublishedSegment(
+    largest = pb.PublishedCopy(
         segment_id=1 << 62,
         generation=1 << 31,
         base_offset=1 << 62,

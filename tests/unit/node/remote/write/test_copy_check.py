@@ -23,7 +23,7 @@ async def node() -> UploadNode:
     return made
 
 
-async def copies_of(node: UploadNode) -> dict[SegmentId, pb.TieredCopy]:
+async def copies_of(node: UploadNode) -> dict[SegmentId, pb.TierCopy]:
     first, second = node.sealed(), node.sealed(SECOND)
     return {
         SEGMENT: (await node.upload(first, 1)).copy,

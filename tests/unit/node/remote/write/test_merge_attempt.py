@@ -12,9 +12,9 @@ from icecore.model import Segment, SegmentId
 from icecore.tier_records import ROWS
 from icecore.topic_settings import SEGMENT_FORMAT, SegmentSettings
 from icecore.v1 import coordinator_pb2 as pb
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import INDEX, MANIFEST, SIDE
 from icecore_node.remote.format.row_batches import batches_of
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.read.cache import RemoteCache
 from icecore_node.remote.read.remote_log import RemoteLog
 from icecore_node.remote.read.unread import Unread
@@ -24,7 +24,7 @@ from tests.support.tiered import records_of
 from tests.support.upload_setup import SEGMENT, FailingStore, Killed, UploadNode
 
 MERGED = SegmentId(70)
-Sources = list[tuple[Segment, pb.TieredCopy]]
+Sources = list[tuple[Segment, pb.TierCopy]]
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def merged_of(sources: Sources) -> Segment:
     )
 
 
-async def rows_of(node: UploadNode, segment: Segment, copy: pb.TieredCopy) -> list[Any]:
+async def rows_of(node: UploadNode, segment: Segment, copy: pb.TierCopy) -> list[Any]:
     """Return the records that readers get of a copy."""
     manifest = await node.manifest(segment, copy)
-    reader = TieredSegment(node.tier.store, manifest, node.executor)
+    reader = CopyReader(node.tier.store, manifest, node.executor)
     batches: list[bytes] = []
     for group in manifest.row_groups:
         covered = group.base_offset, group.end_offset
@@ -210,7 +210,7 @@ async def test_a_failure_at_any_request_leaves_it_to_the_next_attempt(
         try:
             result = await node.merge(merged, sources, attempt)
         except Killed:
-            result = pb.UploadedSegment(error={"reason": "KILLED"})
+            result = pb.UploadedCopy(error={"reason": "KILLED"})
         if not result.error.reason:
             break
         failures += 1

@@ -11,9 +11,9 @@ from icecore.errors import FencedError
 from icecore.model import CoordinatorEpoch, Segment, SegmentState
 from icecore.tier_records import ROWS
 from icecore.topic_settings import PARQUET_FORMAT, SEGMENT_FORMAT
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import INDEX, MANIFEST, SIDE, SUFFIXES
 from icecore_node.remote.format.row_batches import batches_of
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.marker import MARKER_KEY
 from icecore_node.remote.store.object_store import ObjectStoreBusyError
 from icecore_node.remote.write.copy_writer import CopyWriter, Throttle
@@ -35,7 +35,7 @@ async def node() -> UploadNode:
 async def copied(node: UploadNode, segment: Segment, copy: Any) -> list[bytes]:
     """All batches that a reader of the copy gets."""
     manifest = await node.manifest(segment, copy)
-    reader = TieredSegment(node.tier.store, manifest, node.executor)
+    reader = CopyReader(node.tier.store, manifest, node.executor)
     found, offset = [], segment.base_offset
     while offset < segment.end_offset:
         part = reader.part_at(offset)

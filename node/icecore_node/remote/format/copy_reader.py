@@ -42,7 +42,7 @@ class Proved:
     records: int
 
 
-class TieredSegment:
+class CopyReader:
     """One published segment in a store. Loop only; what decodes runs on a reader thread.
 
     Of its ``part_at``, a row group is read with ``rows``, and batches as they were stored with

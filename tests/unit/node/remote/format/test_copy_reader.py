@@ -10,8 +10,8 @@ from icecore.codec.batch import iter_batches
 from icecore.errors import OffsetOutOfRangeError
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.format import parquet_object
+from icecore_node.remote.format.copy_reader import CopyReader
 from icecore_node.remote.format.manifest import RawBatch, TieredDamageError, parse_manifest
-from icecore_node.remote.format.tiered_segment import TieredSegment
 from icecore_node.remote.store.object_store import (
     ByteRange,
     ObjectMissingError,
@@ -67,7 +67,7 @@ async def test_only_what_is_needed_is_read() -> None:
     executor = ThreadExecutor(reader_threads=1)
     async with tiered(source_of(RAWS), row_group_bytes=SMALL) as it:
         store = CountingStore(it.bucket)
-        segment = TieredSegment(store, it.manifest, executor)
+        segment = CopyReader(store, it.manifest, executor)
         groups, manifest = it.manifest.row_groups, it.manifest
         await segment.rows(groups[2])
         await segment.rows(groups[1])
@@ -111,8 +111,8 @@ async def test_no_altered_byte_is_served_or_passes() -> None:
         await _fresh(it).verify()
 
 
-def _fresh(it: Tiered) -> TieredSegment:
-    return TieredSegment(it.store, it.manifest, it.executor)
+def _fresh(it: Tiered) -> CopyReader:
+    return CopyReader(it.store, it.manifest, it.executor)
 
 
 async def _served_or_refused(it: Tiered, key: str, position: int) -> None:
@@ -161,7 +161,7 @@ async def test_other_records_under_right_hashes() -> None:
     """The encoder has lost or changed records: only the content digest tells."""
     async with tiered(source_of(flights(6))) as it:
         sealed = replace(it.manifest, content_digest=b"\x01" + bytes(32))
-        segment = TieredSegment(it.store, sealed, it.executor)
+        segment = CopyReader(it.store, sealed, it.executor)
         with pytest.raises(TieredDamageError, match="other records than were sealed"):
             await segment.verify()
 
@@ -174,7 +174,7 @@ async def test_a_stranger_s_file_under_right_hashes_is_no_crash() -> None:
         it.bucket.objects[key] = whole[: group.start] + junk + whole[group.end :]
         forged = replace(group, sha256=hashlib.sha256(junk).digest())
         manifest = replace(it.manifest, row_groups=(forged,))
-        segment = TieredSegment(it.store, manifest, it.executor)
+        segment = CopyReader(it.store, manifest, it.executor)
         with pytest.raises(TieredDamageError):
             await segment.rows(forged)
 
@@ -185,7 +185,7 @@ async def test_a_copy_in_the_segment_s_own_format(monkeypatch: pytest.MonkeyPatc
     source = source_of(RAWS)
     async with tiered(source, as_rows=False) as it:
         facts, parts = it.manifest.facts, it.manifest.raw_batches
-        segment = TieredSegment(it.store, it.manifest, it.executor)
+        segment = CopyReader(it.store, it.manifest, it.executor)
         assert parse_manifest(it.manifest.encode()) == it.manifest
         assert not it.manifest.row_groups and len(parts) > 3
         found, offset = b"", facts.base_offset
