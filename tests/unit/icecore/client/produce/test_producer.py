@@ -328,7 +328,7 @@ async def test_last_definite_error_does_not_hide_an_earlier_unknown_one(
     cluster.add_topic("t")
     errors: list[IcecoreError] = [LeaderLostError()]
     cluster.on_produce = lambda *_: Fate(errors.pop() if errors else NotLeaderError(), append=False)
-    async with producer(cluster, delivery_timeout_ms=200) as p:
+    async with producer(cluster, delivery_timeout_ms=1_000) as p:
         with pytest.raises(RequestTimeoutError, match="unknown"):
             await p.send_and_wait("t", b"0")
 
