@@ -161,7 +161,7 @@ image: release ## build the container image with Docker: IMAGE=icecore:0.1.0, BU
 
 test-docker: setup ## build the image and use it, where a Docker daemon answers: BUILD_OPTIONS as above
 	BUILD_OPTIONS='$(BUILD_OPTIONS)' $(PY) -m pytest -q -p no:cacheprovider \
-		tests/deploy/test_image.py tests/deploy/test_container.py
+		tests/deploy/test_image.py tests/deploy/test_container.py tests/deploy/test_compose_up.py
 
 setup-helm: setup ## bring Helm 3 and 4, Prometheus and the schemas of Kubernetes, once for all checkouts
 	PYTHON=$(PY) scripts/setup_helm.sh

@@ -5,6 +5,7 @@ of the environment are put in, a volume is a folder, and the services reach each
 names, in a network namespace where all ports are free. That needs root.
 """
 
+import json
 import os
 import re
 import shutil
@@ -22,9 +23,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.charts import CACHE, ROOT
+from tests.deploy.charts import CACHE, CHART, ROOT
 
 FILE = ROOT / "docker" / "compose.yaml"
+DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())
+SERVERS = ("coordinator", "coordinator-2", "node-1", "node-2", "node-3")
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 _ASK = """
 import sys, urllib.request
@@ -32,6 +35,23 @@ sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=30).read())
 """
 _BROUGHT_BY = {"etcd": "setup-etcd", "minio": "setup-minio", "prometheus": "setup-helm"}
 STOP_S = 60.0
+DEMO = """
+import sys
+from icecore.blocking import Admin, Consumer, Lookup, Producer
+
+at, topic = "127.0.0.1:7400,127.0.0.1:7404", sys.argv[1]
+with Admin(at) as admin:
+    admin.create_topic(topic, partitions=3, tier="on", if_not_exists=True)
+    with Producer(at) as producer:
+        sent = [producer.send(topic, b"%d" % n, key=b"k%d" % (n % 9)) for n in range(500)]
+        assert min(each.result(60).durable_copies for each in sent) >= 2
+    admin.roll_topic(topic)
+with Consumer(at, topic, start="earliest", stop_at_end=True) as consumer:
+    print(len(list(consumer)))
+with Lookup(at, topic) as lookup:
+    assert len(lookup.find(keys=[b"k1"], max_count=5).records) == 5
+"""
+"""500 records in and out, and some of them by key; prints how many the topic has."""
 
 
 def services(environment: Mapping[str, str] = {}) -> dict[str, dict[str, Any]]:

@@ -20,31 +20,22 @@ from icecore.process.settings import load
 from icecore_coordinator.config import CoordinatorSettings
 from icecore_node.config import NodeSettings
 from tests.deploy.charts import CHART, ROOT, program
-from tests.deploy.compose import FILE, Composed, composed, services, volumes
+from tests.deploy.compose import (
+    DASHBOARD,
+    DEMO,
+    FILE,
+    SERVERS,
+    Composed,
+    composed,
+    services,
+    volumes,
+)
 
-DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text())
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
-SERVERS = ("coordinator", "coordinator-2", "node-1", "node-2", "node-3")
 PROMETHEUS = "127.0.0.1:9090"
 LOOK_S = 60.0
 SILENT = {"Refused produces and fetches", "Errors of object storage"}
 """Panels that show nothing while nothing goes wrong."""
-DEMO = """
-import sys
-from icecore.blocking import Admin, Consumer, Lookup, Producer
-
-at, topic = "127.0.0.1:7400,127.0.0.1:7404", sys.argv[1]
-with Admin(at) as admin:
-    admin.create_topic(topic, partitions=3, tier="on", if_not_exists=True)
-    with Producer(at) as producer:
-        sent = [producer.send(topic, b"%d" % n, key=b"k%d" % (n % 9)) for n in range(500)]
-        assert min(each.result(60).durable_copies for each in sent) >= 2
-    admin.roll_topic(topic)
-with Consumer(at, topic, start="earliest", stop_at_end=True) as consumer:
-    print(len(list(consumer)))
-with Lookup(at, topic) as lookup:
-    assert len(lookup.find(keys=[b"k1"], max_count=5).records) == 5
-"""
 
 
 # --- the file itself ------------------------------------------------------------------------------
