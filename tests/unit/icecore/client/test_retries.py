@@ -170,7 +170,7 @@ async def test_delivery_is_told_once_for_each_record(cluster: FakeCluster, is_kn
 
 async def test_a_failure_that_was_told_is_not_raised_again(cluster: FakeCluster) -> None:
     told: list[Any] = []
-    async with Producer(cluster.bootstrap, net=cluster.net, delivery_timeout_ms=200) as producer:
+    async with Producer(cluster.bootstrap, net=cluster.net, delivery_timeout_ms=1_000) as producer:
         producer.send("never", b"0", on_delivery=told.append)
         refuse(cluster, *[ReadOnlyError("full")] * 100)
         producer.send("t", b"0", on_delivery=told.append)
@@ -185,7 +185,7 @@ async def test_a_failure_that_was_told_is_not_raised_again(cluster: FakeCluster)
 
 
 async def test_metrics_count_what_became_of_records(cluster: FakeCluster) -> None:
-    async with Producer(cluster.bootstrap, net=cluster.net, delivery_timeout_ms=200) as producer:
+    async with Producer(cluster.bootstrap, net=cluster.net, delivery_timeout_ms=1_000) as producer:
         producer.send("t", b"0")
         handle = producer.send_batch("t", [b"1", b"2"])
         before = producer.metrics()

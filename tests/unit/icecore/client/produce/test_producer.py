@@ -351,7 +351,7 @@ async def test_acks_lost_with_a_leader_are_counted(cluster: FakeCluster) -> None
 
 
 async def producer_gives_up(cluster: FakeCluster) -> None:
-    async with producer(cluster, delivery_timeout_ms=200) as p:
+    async with producer(cluster, delivery_timeout_ms=1_000) as p:
         await p.send_and_wait("t", b"x")
 
 
