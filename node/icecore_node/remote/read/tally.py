@@ -2,6 +2,9 @@
 
 A read shared by several requests counts for the one that began it. The tally is found through the
 context of the running task, because between the two lie parts that know of no requests.
+
+This is a file of its own because searches count also where the libraries of object storage are not
+installed, which its neighbours import.
 """
 
 from contextvars import ContextVar
