@@ -1,4 +1,4 @@
-"""Runs all tests in lanes: one that computes beside one that waits, then tests that need quiet.
+"""Runs all tests in lanes: one that computes beside one that waits, and tests that need quiet last.
 
     python -m tests.lanes.run [arguments of pytest]
 
@@ -39,13 +39,15 @@ ELSEWHERE = ("deploy",)
 """In no lane: they need a Docker daemon or a Kubernetes, and have commands of their own."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
     """One pytest with workers of its own."""
 
     name: str
     arguments: Sequence[str]
     nice: int = 0
+    behind: "Lane | None" = None
+    """The lane that has to end before this one starts."""
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
     records: Records = field(init=False)
@@ -131,8 +133,8 @@ def say(text: str) -> None:
     print(f"{minutes:02}:{seconds:02}  {text}", flush=True)
 
 
-def lanes(extra: Sequence[str]) -> tuple[list[Lane], Lane, list[str]]:
-    """The lanes that run side by side, the one behind them, and what no lane can run."""
+def lanes(extra: Sequence[str]) -> tuple[list[Lane], list[str]]:
+    """The lanes, and what no lane can run."""
     left_out = []
     waiting = [f"tests/{name}" for name in WAITING]
     if subprocess.run([sys.executable, "-c", "import pyspark"], capture_output=True).returncode:
@@ -143,23 +145,25 @@ def lanes(extra: Sequence[str]) -> tuple[list[Lane], Lane, list[str]]:
     crowded = ["-o", "timeout=360"]  # twice what a test has that runs alone
     # Two of these at a time would write the same file.
     common = ["-p", "no:cacheprovider", *extra]
-    beside = [
-        # The lane that waits has the processors when it needs them; a limit of time in a test that
-        # computes counts its own seconds (tests/support/fair_loop.py).
-        Lane("compute", [*compute, *(f"tests/{name}" for name in COMPUTING), *common], nice=10),
-        Lane("wait", [*wait, *crowded, "-m", "not alone", *waiting, *common]),
-    ]
-    return beside, Lane("alone", ["-m", "alone", *waiting, *common]), left_out
+    # The lanes of clusters have the processors when they need them; a limit of time in a test that
+    # computes counts its own seconds (tests/support/fair_loop.py).
+    computing = Lane("compute", [*compute, *(f"tests/{x}" for x in COMPUTING), *common], nice=10)
+    clusters = Lane("wait", [*wait, *crowded, "-m", "not alone", *waiting, *common])
+    alone = Lane("alone", ["-m", "alone", *waiting, *common], behind=clusters)
+    return [computing, clusters, alone], left_out
 
 
 def follow(running: Sequence[Lane]) -> None:
-    """Start lanes and return when all have ended."""
-    for lane in running:
-        lane.start()
-        say(f"{lane.name} starts; its output is in {os.path.relpath(lane.log, ROOT)}")
+    """Start each lane when its turn has come, and return when all have ended."""
     said_s = time.monotonic()
-    active = list(running)
-    while active:
+    later, active = list(running), list[Lane]()
+    while later or active:
+        for lane in list(later):
+            if lane.behind not in (*later, *active):
+                later.remove(lane)
+                active.append(lane)
+                lane.start()
+                say(f"{lane.name} starts; its output is in {os.path.relpath(lane.log, ROOT)}")
         time.sleep(_POLL_S)
         for lane in list(active):
             is_running = lane.is_running()
@@ -228,16 +232,15 @@ def main() -> int:
     FOLDER.mkdir(parents=True)
     if subprocess.run([sys.executable, "-m", "tests.support.rotation"], cwd=ROOT).returncode:
         return 2  # the number is wrong, and that was said
-    beside, alone, left_out = lanes(sys.argv[1:])
+    all_lanes, left_out = lanes(sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        follow(beside)
-        follow([alone])
+        follow(all_lanes)
     except KeyboardInterrupt:
-        end([*beside, alone])
+        end(all_lanes)
         return 128 + signal.SIGINT
-    return report([*beside, alone], left_out)
+    return report(all_lanes, left_out)
 
 
 if __name__ == "__main__":

@@ -190,6 +190,30 @@ def test_a_lane_that_breaks_off_fails_the_run(
     assert shown.endswith("\n0 passed, 1 failed\n")
 
 
+def test_a_lane_starts_when_the_one_before_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "FOLDER", tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    sources = {
+        "before": "def test_it(): pass",
+        "last": "def test_it(): LAST.touch()",
+        "beside": "import time\ndef test_it():\n    while not LAST.exists(): time.sleep(0.1)",
+    }
+    paths = {name: tmp_path / f"test_{name}.py" for name in sources}
+    for name, source in sources.items():
+        last = f"from pathlib import Path\nLAST = Path({str(tmp_path / 'last')!r})\n"
+        paths[name].write_text(f"{last}{source}\n")
+    beside, before = (run.Lane(name, [str(paths[name])]) for name in ("beside", "before"))
+    run.follow([run.Lane("last", [str(paths["last"])], behind=before), beside, before])
+    said = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()]
+    turns = [line.split(";")[0] for line in said if "starts;" in line or "ended:" in line]
+    ended = "has ended: 1 passed, 0 failed"
+    assert turns[:3] == ["beside starts", "before starts", f"before {ended}"]
+    assert turns[3] == "last starts"
+    assert set(turns[4:]) == {f"last {ended}", f"beside {ended}"}
+
+
 def test_every_folder_of_tests_is_in_a_lane() -> None:
     folders = {
         path.parent.relative_to(ROOT / "tests").parts for path in ROOT.glob("tests/**/test_*.py")
