@@ -105,10 +105,13 @@ async def test_a_read_ends_when_its_caller_has_given_up_and_a_change_does_not(ne
         return b""
 
     names = DATA["Fetch"], ADMIN["CreateTopic"]
-    server = await net.serve(LOOPBACK, Handlers(dict.fromkeys(names, slow), {}))
+    server = await net.serve(
+        LOOPBACK, Handlers(dict.fromkeys(names, slow) | {"/t.T/echo": echo}, {})
+    )
+    await net.call(server.address, "/t.T/echo", b"", timeout_s=30)  # it is connected
     for name, body in zip(names, (b"read", b"change"), strict=True):
         with pytest.raises(RequestTimeoutError):
-            await net.call(server.address, name, body, timeout_s=0.2)
+            await net.call(server.address, name, body, timeout_s=0.5)
     await until(lambda: ended == ["read stopped"])
     go_on.set()
     await until(lambda: ended == ["read stopped", "change done"])
