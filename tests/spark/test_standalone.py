@@ -192,7 +192,7 @@ def test_a_topic_through_a_cluster(master: str, half: LocalCluster, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.every(2, turn=0)
+@pytest.mark.every(2, turn=1)
 @pytest.mark.timeout(1500)
 def test_executors_without_the_package_say_what_to_ship(
     master: str, half: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
