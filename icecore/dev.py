@@ -175,10 +175,8 @@ class LocalCluster:
             UnavailableError: A process ended or was not ready in time; holds the end of its log.
         """
         extras.check("server")
-        self._take_folder()
+        self._take()
         try:
-            self._reserve_ports()
-            self._write_settings()
             for member in self._members():
                 self._spawn(member)
             # The coordinator first: without it no node gets ready, and its log says why.
@@ -191,18 +189,25 @@ class LocalCluster:
     def start_node(self, node_id: int) -> None:
         """Start a node that was killed or stopped, at its old address, and wait until ready.
 
-        Raises UnavailableError as :meth:`start`.
+        Raises as :meth:`start`.
         """
         node = self.node(node_id)
         if node.is_running:
             raise ConfigurationError(f"{node.name} is running already (pid {node.pid})")
-        self._spawn(node)
-        self._wait_ready([node])
+        self._start_again(node)
 
     def start_coordinator(self) -> None:
-        """Start the coordinator again after :meth:`kill_coordinator`, at its old address."""
-        self._spawn(self.coordinator)
-        self._wait_ready([self.coordinator])
+        """Start the coordinator again at its old address, and wait until ready.
+
+        Raises as :meth:`start`.
+        """
+        self._start_again(self.coordinator)
+
+    def _start_again(self, member: Member) -> None:
+        if self._lock is None:  # the whole cluster was stopped
+            self._take()
+        self._spawn(member)
+        self._wait_ready([member])
 
     def _spawn(self, member: Member) -> None:
         member.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,6 +294,17 @@ class LocalCluster:
             (self.folder / "icecore.toml").write_text(launch.as_toml(self._settings))
 
     # --- the folder -----------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Take the folder and the ports; :meth:`stop` gives them back."""
+        self._take_folder()
+        try:
+            self._reserve_ports()
+            self._write_settings()
+        except BaseException:
+            self._release_ports()
+            self._release_folder()
+            raise
 
     def _take_folder(self) -> None:
         """Lock the folder; refuse it while processes of an earlier owner still run in it."""

@@ -1,14 +1,19 @@
 """All processes die at once, and start again on the same folder."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from icecore import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
-from icecore.errors import IcecoreError
+from icecore.errors import ConfigurationError, IcecoreError
 from icecore.model import OFFSETS_LEFT_OUT, SegmentState
+from icecore.rpc.addresses import split_address
 from icecore.topic_settings import MEMORY_ENGINE, ROCKSDB_ENGINE, FlushMode
 from tests.cluster.traffic import Log, create, merged, numbered, produce, read_all
 
@@ -111,3 +116,15 @@ async def memory_is_told_to_be_lost(bootstrap: str) -> None:
     log = await produce(bootstrap, "memory", numbered(200, 10))
     assert log[0][0][0] == (left.end_offset if left else 0) + OFFSETS_LEFT_OUT
     assert await read_all(bootstrap, "memory") == log
+
+
+def test_who_is_started_after_a_stop_holds_all_ports_again(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 1) as cluster:
+        cluster.stop(kill=True)
+        cluster.start_coordinator()
+        host, port = split_address(cluster.addresses[1])
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((host, port))
+        with pytest.raises(ConfigurationError, match="in use by another cluster"):
+            LocalCluster(tmp_path, 1).start()
+        cluster.start_node(1)
