@@ -31,7 +31,7 @@ from icecore_coordinator.stores.etcd_layout import RECORDS
 from icecore_coordinator.stores.etcd_messages import put
 from icecore_coordinator.stores.etcd_store import EtcdStore
 from tests.support.etcd import EtcdMembers, running_members
-from tests.support.minio import free_ports
+from tests.support.ports import free_ports
 
 QUOTA: Final = "--quota-backend-bytes=8589934592"
 ROWS_PER_CALL: Final = 100

@@ -23,7 +23,7 @@ from tests.cluster.traffic import (
     topic_names,
 )
 from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, running_members
-from tests.support.minio import free_ports
+from tests.support.ports import free_ports
 from tests.support.standbys import SESSION_MS, Coordinators, running_coordinators
 
 pytestmark = NEEDS_MEMBERS

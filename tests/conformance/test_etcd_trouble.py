@@ -19,7 +19,7 @@ from icecore_coordinator.stores.etcd_store import EtcdStore
 from icecore_coordinator.stores.metadata_store import Compare, Stored
 from tests.support import certificates
 from tests.support.etcd import NEEDS_MEMBERS, EtcdMembers, as_text, old_etcd, running_members
-from tests.support.minio import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = NEEDS_MEMBERS
 Opener = Callable[..., EtcdStore]

@@ -26,7 +26,7 @@ import pytest
 
 from icecore_coordinator.stores import etcd_messages
 from tests.support import left_out
-from tests.support.minio import free_ports
+from tests.support.ports import free_ports
 
 IMAGE = "quay.io/coreos/etcd:v3.6.16"
 _READY_S = 30.0

@@ -7,13 +7,13 @@ share, in PATH, and where Go installs programs. Tests that need it are left out 
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.ports import free_ports
 from tests.support.s3 import BUCKET, PASSWORD, REGION, USER, S3Server
 
 _READY_S = 20.0
@@ -60,15 +60,6 @@ def running_minio(folder: Path, log: Path | None = None) -> Iterator[S3Server]:
             yield S3Server("minio", f"http://{address}", f"http://127.0.0.1:{second}")
         finally:
             process.terminate()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that no process has at the moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _wait(url: str) -> None:

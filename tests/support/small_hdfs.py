@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.minio import free_ports
+from tests.support.ports import free_ports
 
 VARIABLE = "ICECORE_HDFS_JARS"
 _HERE = Path(__file__).parent / "hdfs"

@@ -15,7 +15,7 @@ from icecore.dev import LocalCluster
 from icecore.process import launch
 from tests.support.clusters import LEASE_MS, running
 from tests.support.etcd import EtcdMembers
-from tests.support.minio import free_ports
+from tests.support.ports import free_ports
 
 SESSION_MS = 2_000
 """The shortest one that these members of etcd allow."""
