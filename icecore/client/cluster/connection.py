@@ -52,6 +52,8 @@ _NO_TOPIC = "-"
 """Asked about by who wants to know only which cluster it is: an answer about all could be large."""
 _NO_METHOD = "UNIMPLEMENTED"
 """How gRPC begins what it says of a server that lacks a method."""
+_SILENCE = "DEADLINE_EXCEEDED"
+"""How a message begins when nobody answered in time."""
 _ADMIN_RETRIED = (
     UnavailableError,
     RequestTimeoutError,
@@ -195,7 +197,7 @@ class Connection:
             False,
         )
         end_ms = since_ms + timeout_s * 1000
-        was_sent_on = False
+        was_sent_on, heard = False, ""
         while True:
             self.check_open()
             address = self._server if method == _ANSWERED_BY_ALL else self._coordinator
@@ -213,7 +215,9 @@ class Connection:
                     continue
                 is_sent_on = self._turn_to_another(error, method, address)
                 if self._trouble is None or not is_sent_on:  # who can't be reached says more
-                    self._trouble = _unreachable(error, address)
+                    self._trouble = _unreachable(error, address, heard)
+                    if not error.message.startswith(_SILENCE):
+                        heard = self._trouble.message
                 if is_sent_on and not was_sent_on:
                     was_sent_on = True
                     continue
@@ -386,11 +390,17 @@ def moved(error: IcecoreError, where: str) -> IcecoreError:
     return NotLeaderError(f"another cluster listens at {where} by now: {error.message}")
 
 
-def _unreachable(error: IcecoreError, address: str) -> IcecoreError:
-    """An error of the connection itself says who was called, in words; others stay as they are."""
+def _unreachable(error: IcecoreError, address: str, heard: str = "") -> IcecoreError:
+    """An error of the connection itself says who was called, in words; others stay as they are.
+
+    Args:
+        heard: An earlier attempt ended with this. The last one may have had a moment only, and its
+            silence explains nothing; nobody knows whether it took effect, so the kind stays.
+    """
     code, _, text = error.message.partition(": ")
-    if code == "DEADLINE_EXCEEDED":
-        return type(error)(f"the coordinator at {address} did not answer in time", **error.metadata)
+    if code == _SILENCE:
+        said = f"the coordinator at {address} did not answer in time"
+        return type(error)(f"{said}; before that: {heard}" if heard else said, **error.metadata)
     if code == "UNAVAILABLE":
         why = (text.rpartition(": ")[2] or text).rstrip("]")
         return type(error)(f"can't reach the coordinator at {address}: {why}", **error.metadata)

@@ -10,12 +10,14 @@ from icecore.client.cluster.metadata import Metadata
 from icecore.errors import (
     IcecoreError,
     NotCoordinatorError,
+    RequestTimeoutError,
     UnavailableError,
     UnsupportedError,
     WrongClusterError,
 )
 from icecore.rpc.ports import STRANGER, Net
 from icecore.v1 import admin_pb2
+from tests.support.waiting import until
 
 OURS, OTHERS = b"c" * 16, b"o" * 16
 TOPIC, OTHER_TOPIC = b"t" * 16, b"u" * 16
@@ -164,3 +166,22 @@ async def test_others_are_asked_instead_of_a_stranger() -> None:
     servers.said["b:1"] = STRANGER_ERROR  # a proxy whose servers are away, from now on
     with pytest.raises(UnavailableError):
         await save_positions(client, 0.1)
+
+
+async def test_silence_at_the_end_hides_no_reason_that_was_heard() -> None:
+    """The last attempt has a moment only. Whether it took effect is unknown, so its kind stays."""
+    refusal = UnavailableError("the store is an older copy: run `icecore cluster adopt`")
+    silence = RequestTimeoutError("DEADLINE_EXCEEDED: no answer within 0.03 s")
+    servers = Servers(c=refusal)
+    client = connection(servers, "c:1")
+
+    async def fall_silent() -> None:
+        await until(lambda: len(servers.questions) >= 2)
+        servers.said["c:1"] = silence
+
+    with pytest.raises(RequestTimeoutError) as caught:
+        await asyncio.gather(save_positions(client, timeout_s=0.5), fall_silent())
+    wanted = f"the coordinator at c:1 did not answer in time; before that: {refusal.message}"
+    assert caught.value.message == wanted
+    with pytest.raises(RequestTimeoutError, match=r"c:1 did not answer in time$"):
+        await save_positions(client, timeout_s=0.1)
