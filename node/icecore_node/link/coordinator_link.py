@@ -142,20 +142,22 @@ class CoordinatorLink:
 
         Raises WrongClusterError and other definite refusals.
         """
-        body = request.SerializeToString()
+        body, said = request.SerializeToString(), dict[str, str]()
         while True:
             try:
                 answer = await self._call("Register", body, CALL_TIMEOUT_S)
             except IcecoreError as error:
                 if not error.retriable:
                     raise
-                event(
-                    _log,
-                    logging.WARNING,
-                    "coordinator_unreachable",
-                    address=self.address,
-                    error=error,
-                )
+                if said.get(self.address) != error.message:  # it may last for hours
+                    event(
+                        _log,
+                        logging.WARNING,
+                        "coordinator_unreachable",
+                        address=self.address,
+                        error=error,
+                    )
+                said[self.address] = error.message
                 await on_refused(error)
                 await asyncio.sleep(self._context.settings.timing.registration_retry_ms / 1000)
             else:

@@ -1,12 +1,13 @@
-"""Requests that are sent in one call get their own answers, or none."""
+"""Requests that are sent in one call get their own answers, or none. An outage is logged once."""
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from icecore.errors import InternalError
+from icecore.errors import IcecoreError, InternalError, UnavailableError, WrongClusterError
 from icecore.v1 import coordinator_pb2 as pb
 from icecore_node.identity.identity import Identity
 from icecore_node.link.coordinator_link import CoordinatorLink
@@ -42,3 +43,31 @@ async def test_too_few_answers_are_none(answers: int) -> None:
 
 async def test_each_request_has_its_answer() -> None:
     assert await describe_two(Coordinator(2)) == [pb.DescribedCopy()] * 2
+
+
+class Away:
+    """Refuses each call with the next of some errors."""
+
+    def __init__(self, *refusals: IcecoreError) -> None:
+        self.refusals = list(refusals)
+
+    async def call(self, *_: object, timeout_s: float) -> bytes:
+        raise self.refusals.pop(0)
+
+
+async def test_a_reason_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    old, gone = UnavailableError("the store is older"), UnavailableError("nobody listens")
+    coordinator = Away(*[old] * 50, gone, gone, WrongClusterError("another cluster"))
+    timing = SimpleNamespace(registration_retry_ms=0)
+    settings = SimpleNamespace(coordinator="c:1", timing=timing)
+    context = SimpleNamespace(settings=settings, identity=Identity(cast(Any, 1)), net=coordinator)
+    heard = []
+
+    async def note(error: IcecoreError) -> None:
+        heard.append(error.message)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(WrongClusterError):
+        await CoordinatorLink(cast(Any, context)).register(pb.RegisterRequest(), note)
+    assert len(heard) == 52
+    said = [each.getMessage() for each in caplog.records]
+    assert [("older" in each, "nobody" in each) for each in said] == [(True, False), (False, True)]
