@@ -27,7 +27,8 @@ from benchmarks.harness.figures import Schedule, latency_ms
 from icecore import Admin, Consumer, Producer
 from icecore.dev import LocalCluster
 from icecore.process.system import tune_process
-from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
+from tests.support.minio import running_minio
+from tests.support.s3 import BUCKET, PASSWORD, REGION, USER
 from tests.support.tier_places import has_store, until, until_tiered
 
 HOT: Final = "hot"

@@ -67,7 +67,9 @@ from icecore_node.storage.segment_engine.sealed_index import (
     SealedFacts,
     write_sealed_index,
 )
-from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
+from icecore_node.timing import NodeTiming
+from tests.support.minio import running_minio
+from tests.support.s3 import BUCKET, PASSWORD, REGION, USER
 
 LARGE: Final = SegmentId(1)
 AS_STORED: Final = SegmentId(1_000_000)
@@ -87,7 +89,7 @@ class World:
     files: OsFileSystem
     manifests: dict[int, Manifest]
 
-    async def describe(self, segment_id: SegmentId) -> coordinator_pb2.DescribedCopy:
+    async def describe(self, segment_id: SegmentId, _: int = 0) -> coordinator_pb2.DescribedCopy:
         """As the coordinator would."""
         manifest = self.manifests[segment_id]
         facts = manifest.facts
@@ -115,7 +117,7 @@ class World:
         return RemoteReading(
             RemoteParts(
                 store=self.store,
-                descriptions=Descriptions(self.describe, clock),
+                descriptions=Descriptions(self.describe, clock, NodeTiming()),
                 cache=RemoteCache(disk, 64 << 20, executor),
                 admission=Admission(clock),
                 executor=executor,

@@ -19,7 +19,18 @@ from itertools import product
 from typing import TypeAlias
 
 from benchmarks.harness.lifetime import exit_with
-from icecore.model import Acks, NodeInfo, NodeState, Segment, SegmentState
+from icecore.model import (
+    Acks,
+    Epoch,
+    Incarnation,
+    NodeId,
+    NodeInfo,
+    NodeState,
+    ProducerId,
+    Segment,
+    SegmentId,
+    SegmentState,
+)
 from icecore.topic_settings import SegmentSettings
 from icecore_replication.checked import Checked
 from icecore_replication.effects import CompleteProduce, LeaderEffect
@@ -35,9 +46,9 @@ GROUPS = (1, 8, 64)
 """Batches received in one step."""
 BATCHES, ROUNDS = 2048, 15
 RECORDS, LENGTH_BYTES = 10, 1000
-LEADER, FOLLOWERS = 1, (2, 3)
-INCARNATION = 1
-PRODUCER_ID = 1
+LEADER, FOLLOWERS = NodeId(1), (NodeId(2), NodeId(3))
+INCARNATION = Incarnation(1)
+PRODUCER_ID = ProducerId(1)
 
 
 def measure(batches: int = BATCHES, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
@@ -69,12 +80,12 @@ def _leader(check_every_steps: int) -> Step:
     """The step of a fresh leader that all followers are attached to."""
     nodes = (LEADER, *FOLLOWERS)
     segment = Segment(
-        segment_id=1,
+        segment_id=SegmentId(1),
         topic_id=bytes(16),
         topic="flights",
         partition=0,
         state=SegmentState.ACTIVE,
-        epoch=1,
+        epoch=Epoch(1),
         settings=SegmentSettings(replication_factor=len(nodes), min_insync_replicas=2),
         base_offset=0,
         leader=LEADER,

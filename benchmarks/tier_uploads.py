@@ -24,7 +24,8 @@ from icecore.topic_settings import TIER_FORMATS
 from icecore_node.io.executor import ThreadExecutor
 from icecore_node.remote.opening import open_tier
 from icecore_node.remote.store.obstore_store import StoreSettings
-from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
+from tests.support.minio import running_minio
+from tests.support.s3 import BUCKET, PASSWORD, REGION, USER
 from tests.support.upload_setup import SEGMENT, BucketMemo, UploadNode
 
 

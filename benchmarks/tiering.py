@@ -31,7 +31,8 @@ from icecore_node.remote.format.parquet_object import ParquetEncoder
 from icecore_node.remote.format.row_batches import batches_of
 from icecore_node.remote.format.rows import rows_of
 from icecore_node.remote.store.obstore_store import ObstoreStore, StoreSettings
-from tests.support.minio import BUCKET, PASSWORD, REGION, USER, running_minio
+from tests.support.minio import running_minio
+from tests.support.s3 import BUCKET, PASSWORD, REGION, USER
 
 BATCH_RECORDS = 1500
 READS = 300

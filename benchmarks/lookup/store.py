@@ -54,7 +54,7 @@ def in_store(
             "key_10_hits_sealed": timed(looks, asked.by_key_sealed),
             "key_10_hits_active": timed(looks, asked.by_key_active),
         }
-        sizes = {
+        sizes: dict[str, float] = {
             "offset_index_bytes": _size(folder, "offset"),
             "time_index_bytes": _size(folder, "time"),
             "active_index_bytes": _size(folder, "entry"),

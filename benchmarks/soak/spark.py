@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 
 from icecore import spark as icecore_spark
 from icecore.errors import OffsetOutOfRangeError
+from icecore.spark.options import Tiered
 
 COLUMNS = "partition,offset"
 ERRORS_KEPT = 5
@@ -42,12 +43,17 @@ def main() -> int:
     parser.add_argument("topic")
     options = parser.parse_args()
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def follow() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=follow, daemon=True).start()
     session = icecore_spark.session("local[1]", app="soak")
     session.sparkContext.setLogLevel("ERROR")
     counts = SparkCounts()
     while not over.wait(1.0):
-        ways = ("nodes", "files-or-nodes")
+        ways: tuple[Tiered, Tiered] = ("nodes", "files-or-nodes")
         try:
             frame = icecore_spark.read(
                 session,

@@ -90,7 +90,8 @@ def main() -> None:
     options = read_options({"topic": "t", "bootstrap": "h:1"}, is_stream=False)
     spark = icecore_spark.session("local[2]", conf={"spark.ui.enabled": "false"})
     spark.sparkContext.setLogLevel("ERROR")
-    jvm: Any = spark.sparkContext._gateway.proc.pid
+    gateway: Any = spark.sparkContext._gateway
+    jvm = gateway.proc.pid
     spark.range(10).count()
     figures: dict[str, Any] = {"segments": arguments.segments, "jvm_before_mib": rss_mib(jvm)}
 

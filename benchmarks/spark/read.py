@@ -19,6 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,17 +167,19 @@ def measure_tiered(
     spark: SparkSession, cluster: LocalCluster, paths: list[str], records: int, rounds: int
 ) -> dict[str, Any]:
     """Tiered rows, beside the same files as nothing but files."""
-    found: dict[str, Any] = {}
+    at, found = cluster.bootstrap, dict[str, Any]()
+
+    def files(wanted: list[str]) -> DataFrame:
+        return spark.read.parquet(*paths).select(*wanted)
+
     for name, columns in COLUMNS.items():
         wanted = columns.split(",") if columns else SCHEMA.fieldNames()
         rates = best(
             records,
             rounds,
             {
-                "icecore": lambda wanted=wanted: icecore_spark.read(
-                    spark, TIERED, bootstrap=cluster.bootstrap, columns=wanted
-                ),
-                "parquet": lambda wanted=wanted: spark.read.parquet(*paths).select(*wanted),
+                "icecore": partial(icecore_spark.read, spark, TIERED, bootstrap=at, columns=wanted),
+                "parquet": partial(files, wanted),
             },
         )
         found[name] = _compared(rates, "parquet")
