@@ -61,7 +61,8 @@ class SparkBackfill:
     def count(self) -> int:
         """See ``BackfillEngine``."""
         with Watch(self._spark, self._report, "counting rows"):
-            return self._rows().count()
+            rows: int = self._rows().count()
+            return rows
 
     def append(self, number: int, topic_id: str, write_id: str) -> int:
         """See ``BackfillEngine``."""

@@ -84,7 +84,8 @@ class SparkExport:
         found = self._spark.read.option("mode", "DROPMALFORMED").json(
             texts.rdd.map(lambda row: row[0])
         )
-        return found.schema.toDDL()
+        ddl: str = found.schema.toDDL()
+        return ddl
 
     def make(self, work: StepWork) -> tuple[int, int]:
         """See ``ExportEngine``."""
