@@ -1,7 +1,8 @@
 """A release of the chart in the Kubernetes of the current context, in a namespace of its own.
 
 It ends with the tests. That Kubernetes has the image already (``ICECORE_TEST_IMAGE``), a default
-StorageClass, and a name service. One machine is enough; what needs several says so.
+StorageClass, and a name service. One machine is enough. A test that needs several, or volumes that
+follow a pod to another machine, says so.
 """
 
 import json
