@@ -191,10 +191,7 @@ class LocalCluster:
 
         Raises as :meth:`start`.
         """
-        node = self.node(node_id)
-        if node.is_running:
-            raise ConfigurationError(f"{node.name} is running already (pid {node.pid})")
-        self._start_again(node)
+        self._start_again(self.node(node_id))
 
     def start_coordinator(self) -> None:
         """Start the coordinator again at its old address, and wait until ready.
@@ -204,6 +201,8 @@ class LocalCluster:
         self._start_again(self.coordinator)
 
     def _start_again(self, member: Member) -> None:
+        if member.is_running:
+            raise ConfigurationError(f"{member.name} is running already (pid {member.pid})")
         if self._lock is None:  # the whole cluster was stopped
             self._take()
         self._spawn(member)
@@ -297,14 +296,13 @@ class LocalCluster:
 
     def _take(self) -> None:
         """Take the folder and the ports; :meth:`stop` gives them back."""
-        self._take_folder()
-        try:
+        with contextlib.ExitStack() as undo:
+            self._take_folder()
+            undo.callback(self._release_folder)
+            undo.callback(self._release_ports)
             self._reserve_ports()
             self._write_settings()
-        except BaseException:
-            self._release_ports()
-            self._release_folder()
-            raise
+            undo.pop_all()
 
     def _take_folder(self) -> None:
         """Lock the folder; refuse it while processes of an earlier owner still run in it."""

@@ -128,3 +128,25 @@ def test_who_is_started_after_a_stop_holds_all_ports_again(tmp_path: Path) -> No
         with pytest.raises(ConfigurationError, match="in use by another cluster"):
             LocalCluster(tmp_path, 1).start()
         cluster.start_node(1)
+
+
+def test_a_port_that_somebody_took_is_named_and_tried_again(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, 1) as cluster:
+        cluster.stop(kill=True)
+        with socket.create_server(split_address(cluster.addresses[1])):
+            for _ in range(2):
+                with pytest.raises(ConfigurationError, match=r"\(node-1\) can't be used"):
+                    cluster.start_coordinator()
+        cluster.start_coordinator()
+        cluster.start_node(1)
+
+
+def test_who_runs_is_not_started_twice(tmp_path: Path) -> None:
+    """The first process would be left behind, and nobody would end it."""
+    with LocalCluster(tmp_path, 1) as cluster:
+        before = cluster.pids
+        with pytest.raises(ConfigurationError, match="coordinator is running already"):
+            cluster.start_coordinator()
+        with pytest.raises(ConfigurationError, match="node-1 is running already"):
+            cluster.start_node(1)
+        assert cluster.pids == before
