@@ -7,9 +7,10 @@ import pytest
 import typer
 
 from icecore.cli import dev
-from icecore.dev import LocalCluster
+from icecore.dev import METRICS_PORT_OFFSET, LocalCluster
 from icecore.errors import ConfigurationError
 from icecore.rpc.addresses import split_address
+from tests.support.ports import free_port_block
 
 
 def test_a_folder_beside_the_nodes_unless_told_otherwise(
@@ -46,6 +47,19 @@ def test_ports_are_held_for_servers_and_for_nobody_else(tmp_path: Path) -> None:
         cluster.stop()
     with socket.socket() as other:
         other.bind((host, int(port)))
+
+
+def test_who_finds_a_port_in_use_keeps_neither_others_nor_the_folder(tmp_path: Path) -> None:
+    port = free_port_block((0, 1, METRICS_PORT_OFFSET + 1))
+    cluster = LocalCluster(tmp_path, 1, base_port=port)
+    with socket.create_server(("127.0.0.1", port + 1)):
+        for start in (cluster.start, cluster.start_coordinator):
+            with pytest.raises(ConfigurationError, match=r"\(node-1\) can't be used"):
+                start()
+            with socket.socket() as other:
+                other.bind(("127.0.0.1", port))
+            with pytest.raises(ConfigurationError, match=r"\(node-1\) can't be used"):
+                LocalCluster(tmp_path, 1, base_port=port).start()
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]", "localhost", "127.0.0.1"])
