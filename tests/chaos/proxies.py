@@ -56,6 +56,8 @@ class Proxies(Links):
         self._pids: dict[str, Callable[[], int]] = {}
         self._open: dict[Link, asyncio.Event] = {}
         self._connections: set[asyncio.Task[None]] = set()
+        self.held: list[Link] = []
+        """Each connection that waits for a heal until it is made."""
 
     def __enter__(self) -> Self:
         sys.setswitchinterval(_SWITCH_S)
@@ -167,13 +169,17 @@ class Proxies(Links):
         """
         gates = [self._gate(each) for each in (link, (link[1], link[0]))]
         sent = bytearray()
-        while not all(gate.is_set() for gate in gates):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    piece = await reader.read(_CHUNK_BYTES)
-                if not piece:
-                    raise ConnectionAbortedError("it has given up")
-                sent += piece
+        self.held.append(link)
+        try:
+            while not all(gate.is_set() for gate in gates):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        piece = await reader.read(_CHUNK_BYTES)
+                    if not piece:
+                        raise ConnectionAbortedError("it has given up")
+                    sent += piece
+        finally:
+            self.held.remove(link)
         return bytes(sent)
 
     async def _join(

@@ -4,7 +4,8 @@ import contextlib
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -95,11 +96,11 @@ def test_a_process_that_is_cut_off_makes_no_connection(proxies: Proxies, tmp_pat
     proxies.cut("node-2", "node-1")
     with socket.create_server((HOST, port_of(two.listen))) as server:
         server.settimeout(HELD_S)
-        with _dialing(one, front) as client:
+        with _dialing(proxies, one, front) as client:
             with pytest.raises(TimeoutError):
                 server.accept()
             client.kill()
-        with _dialing(one, front) as client:
+        with _dialing(proxies, one, front) as client:
             assert client.stdin is not None
             client.stdin.write(b"sent meanwhile\n")
             client.stdin.flush()
@@ -110,12 +111,22 @@ def test_a_process_that_is_cut_off_makes_no_connection(proxies: Proxies, tmp_pat
 
 
 @contextlib.contextmanager
-def _dialing(member: Member, front: int) -> Iterator["subprocess.Popen[bytes]"]:
+def _dialing(proxies: Proxies, member: Member, front: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that the proxy has recognized: a dead one would be a stranger, who may connect."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     client = subprocess.Popen([sys.executable, "-c", CLIENT, str(front), HOST], **pipes)  # type: ignore[call-overload]
     member.process = client
     try:
+        _until(lambda: proxies.held == [("node-1", "node-2")])
         yield client
     finally:
         client.kill()
         client.communicate()
+    _until(lambda: not proxies.held)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
